@@ -1,0 +1,64 @@
+//! How ranks find each other and agree, off the hot path: set-up, commit, free.
+//! Owns the trait every bootstrap implements. Knows no windows, no queues and no backend.
+//!
+//! # Contract
+//! * A rank makes at most one collective call at a time, and all ranks make the same collective calls in the same order. A rank
+//!   that makes another one gets, and causes, an error that names both calls; nobody hangs.
+//! * Every collective call ends by its [`Deadline`]: with [`Error::SetupTimeout`](crate::Error::SetupTimeout) that names a missing
+//!   rank, or, well before it, with [`Error::PeerLost`](crate::Error::PeerLost) when a rank the call cannot do without has gone.
+//! * [`exchange`](Bootstrap::exchange) costs what a rank's own messages cost plus a logarithm of the ranks, never a message to
+//!   every rank.
+//! * What arrives is checked before it is used: a malformed or foreign message is refused and named, never trusted or panicked on.
+
+pub mod tcp;
+pub mod threads;
+
+use crate::{Deadline, Rank, Result};
+
+/// Why a rank is no longer there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Departure {
+    /// It ended without saying so: killed, crashed or panicked.
+    Died,
+    /// It gave its `Comm` up in good order.
+    Left,
+}
+
+/// A rank's reason for not agreeing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Objection {
+    /// Who objects.
+    pub rank: Rank,
+    /// Its words.
+    pub reason: String,
+}
+
+/// Messages together with the rank at their other end.
+pub type Messages = Vec<(Rank, Vec<u8>)>;
+
+/// Set-up communication between the ranks of a job. See the module for the contract.
+pub trait Bootstrap: Send + Sync {
+    /// This rank.
+    fn rank(&self) -> Rank;
+
+    /// How many ranks the job has.
+    fn size(&self) -> u32;
+
+    /// Collective: every rank's `mine`, in rank order.
+    fn allgather(&self, mine: &[u8], deadline: Deadline) -> Result<Vec<Vec<u8>>>;
+
+    /// Collective, sparse: delivers each message (at most one a rank; to oneself is allowed) and returns those that the others
+    /// addressed to this rank, sorted by sender. A rank need not know who will write to it.
+    fn exchange(&self, outgoing: Messages, deadline: Deadline) -> Result<Messages>;
+
+    /// Collective: `None` everywhere when no rank objects, else the objection of the lowest objecting rank, the same everywhere.
+    fn agree(&self, objection: Option<String>, deadline: Deadline) -> Result<Option<Objection>>;
+
+    /// Collective: returns once every rank has called it.
+    fn barrier(&self, deadline: Deadline) -> Result<()> {
+        self.agree(None, deadline).map(|_| ())
+    }
+
+    /// The ranks known to have gone, in rank order. Does not block; looks at the network, so not for the hot path.
+    fn departed(&self) -> Vec<(Rank, Departure)>;
+}

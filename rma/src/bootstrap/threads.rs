@@ -1,0 +1,1 @@
+//! Bootstrap for ranks that are threads of one process.

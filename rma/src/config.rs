@@ -1,0 +1,250 @@
+//! What can be set from outside. The environment is read here, once, and nowhere else.
+//! Knows names and defaults; knows nothing of what they steer.
+
+use crate::{Error, Rank, Result};
+use std::net::{IpAddr, Ipv4Addr};
+use std::str::FromStr;
+use std::time::Duration;
+
+/// Options of a [`Comm`](crate::Comm).
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Config {
+    /// `RMA_RAILS`: how many rails the shared-memory backend has, 1 to [`MAX_RAILS`].
+    pub rails: u16,
+    /// `RMA_SETUP_TIMEOUT` (seconds): the deadline of collective calls.
+    pub setup_timeout: Duration,
+    /// `RMA_TIMEOUT` (seconds): the deadline of `wait`; without it a wait has none.
+    pub wait_timeout: Option<Duration>,
+    /// How long a wait is silent before it first reports a stall; each further report comes after twice the time.
+    pub stall_report: Duration,
+    /// The stack of each rank of [`Comm::threads`](crate::Comm::threads); `None` for the default of the standard library.
+    pub stack_bytes: Option<usize>,
+}
+
+/// The most rails a backend may have.
+pub const MAX_RAILS: u16 = 64;
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            rails: 4,
+            setup_timeout: Duration::from_secs(120),
+            wait_timeout: None,
+            stall_report: Duration::from_secs(10),
+            stack_bytes: None,
+        }
+    }
+}
+
+/// The place in a job that a launcher gave to this process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// `RMA_RANK`.
+    pub rank: Rank,
+    /// `RMA_SIZE`.
+    pub size: u32,
+    /// `RMA_ROOT`: host and port at which rank 0 listens.
+    pub root: String,
+    /// `RMA_TOKEN`: the secret of the job, 32 hexadecimal digits.
+    pub token: Token,
+    /// `RMA_LISTEN_FD`: on rank 0, a descriptor that listens on `root` already.
+    pub listen_fd: Option<i32>,
+    /// `RMA_BIND`: the address this rank listens on for its peers; loopback unless told otherwise.
+    pub bind: IpAddr,
+}
+
+/// The secret of a job: who does not know it is not let in.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Token(pub [u8; 16]);
+
+impl std::fmt::Debug for Token {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Token(..)")
+    }
+}
+
+impl Token {
+    /// A fresh one from the operating system's random numbers.
+    pub fn random() -> Result<Self> {
+        let mut bytes = [0; 16];
+        let filled = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
+            .map_err(|e| Error::os("getting 16 random bytes for the job token", e))?;
+        if filled != bytes.len() {
+            return Err(Error::Launch(format!("the system gave {filled} of 16 random bytes for the job token; try again")));
+        }
+        Ok(Self(bytes))
+    }
+
+    /// As 32 hexadecimal digits, the form of `RMA_TOKEN`.
+    pub fn to_hex(&self) -> String {
+        self.0.iter().map(|b| format!("{b:02x}")).collect()
+    }
+
+    fn from_hex(text: &str) -> Option<Self> {
+        if text.len() != 32 || !text.is_ascii() {
+            return None;
+        }
+        let mut bytes = [0; 16];
+        for (i, byte) in bytes.iter_mut().enumerate() {
+            *byte = u8::from_str_radix(&text[2 * i..2 * i + 2], 16).ok()?;
+        }
+        Some(Self(bytes))
+    }
+}
+
+/// Other launchers' variables that say how many ranks they started, in the order they are looked for.
+const FOREIGN_SIZES: [(&str, &str); 4] = [
+    ("OMPI_COMM_WORLD_SIZE", "Open MPI's mpirun"),
+    ("PMI_SIZE", "an MPI launcher (PMI)"),
+    ("MV2_COMM_WORLD_SIZE", "MVAPICH's launcher"),
+    ("SLURM_STEP_NUM_TASKS", "srun"),
+];
+
+impl Config {
+    /// The options from the environment of this process, and the place in a job if a launcher gave one.
+    pub fn from_env() -> Result<(Self, Option<Place>)> {
+        Self::from_variables(|name| std::env::var(name).ok())
+    }
+
+    /// The same from any source of variables. Refuses when another launcher started several ranks that this program cannot
+    /// join: each of them would take itself for rank 0 of 1.
+    pub fn from_variables(variable: impl Fn(&str) -> Option<String>) -> Result<(Self, Option<Place>)> {
+        let mut config = Self::default();
+        if let Some(rails) = parse(&variable, "RMA_RAILS", "a whole number")? {
+            config.rails = rails;
+        }
+        if let Some(seconds) = parse(&variable, "RMA_SETUP_TIMEOUT", "seconds, as in 30 or 0.5")? {
+            config.setup_timeout = seconds_of("RMA_SETUP_TIMEOUT", seconds)?;
+        }
+        if let Some(seconds) = parse(&variable, "RMA_TIMEOUT", "seconds, as in 30 or 0.5")? {
+            config.wait_timeout = Some(seconds_of("RMA_TIMEOUT", seconds)?);
+        }
+        config.check()?;
+        let place = place_from(&variable)?;
+        let found = place.as_ref().map_or(1, |place| place.size);
+        for (name, launcher) in FOREIGN_SIZES {
+            let Some(size) = parse::<u32>(&variable, name, "a whole number")? else { continue };
+            if size != found {
+                return Err(Error::Launch(match &place {
+                    None => format!(
+                        "{name}={size}: {launcher} started {size} ranks, but this program has no backend that joins them, and each \
+                         would run alone as rank 0; start it with `rma run -n {size} -- PROGRAM`"
+                    ),
+                    Some(place) => format!(
+                        "{name}={size} but RMA_SIZE={}: two launchers disagree; start the program with one of them, and unset the \
+                         variables of the other",
+                        place.size
+                    ),
+                }));
+            }
+        }
+        Ok((config, place))
+    }
+
+    /// Names the first option that cannot be used.
+    pub fn check(&self) -> Result<()> {
+        if self.rails == 0 || self.rails > MAX_RAILS {
+            return Err(Error::Launch(format!("RMA_RAILS={}: use 1 to {MAX_RAILS}", self.rails)));
+        }
+        Ok(())
+    }
+}
+
+fn place_from(variable: &impl Fn(&str) -> Option<String>) -> Result<Option<Place>> {
+    const ALL: [&str; 4] = ["RMA_RANK", "RMA_SIZE", "RMA_ROOT", "RMA_TOKEN"];
+    let missing: Vec<_> = ALL.iter().filter(|name| variable(name).is_none()).copied().collect();
+    if missing.len() == ALL.len() {
+        return Ok(None);
+    }
+    if !missing.is_empty() {
+        return Err(Error::Launch(format!(
+            "{} not set while others of {} are; set all of them (`rma run` does) or none",
+            missing.join(", "),
+            ALL.join(", ")
+        )));
+    }
+    let number = |name| parse::<u32>(variable, name, "a whole number").map(|n| n.unwrap_or_default());
+    let (rank, size) = (number("RMA_RANK")?, number("RMA_SIZE")?);
+    if rank >= size {
+        return Err(Error::Launch(format!("RMA_RANK={rank} with RMA_SIZE={size}: ranks count from 0 to size - 1")));
+    }
+    let token = variable("RMA_TOKEN").and_then(|text| Token::from_hex(&text));
+    let token = token.ok_or_else(|| Error::Launch("RMA_TOKEN is not 32 hexadecimal digits; give every rank the same ones".into()))?;
+    Ok(Some(Place {
+        rank: Rank(rank),
+        size,
+        root: variable("RMA_ROOT").unwrap_or_default(),
+        token,
+        listen_fd: parse(variable, "RMA_LISTEN_FD", "a descriptor number")?,
+        bind: parse(variable, "RMA_BIND", "an IP address")?.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)),
+    }))
+}
+
+fn parse<T: FromStr>(variable: &impl Fn(&str) -> Option<String>, name: &str, form: &str) -> Result<Option<T>> {
+    let Some(text) = variable(name) else { return Ok(None) };
+    match text.trim().parse() {
+        Ok(value) => Ok(Some(value)),
+        Err(_) => Err(Error::Launch(format!("{name}={text:?}: expected {form}"))),
+    }
+}
+
+fn seconds_of(name: &str, seconds: f64) -> Result<Duration> {
+    Duration::try_from_secs_f64(seconds)
+        .ok()
+        .filter(|duration| !duration.is_zero())
+        .ok_or_else(|| Error::Launch(format!("{name}={seconds}: expected more than 0 seconds")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(variables: &'static [(&'static str, &'static str)]) -> Result<(Config, Option<Place>)> {
+        Config::from_variables(|name| variables.iter().find(|(n, _)| *n == name).map(|(_, v)| v.to_string()))
+    }
+
+    const TOKEN: (&str, &str) = ("RMA_TOKEN", "000102030405060708090a0b0c0d0e0f");
+    const ROOT: (&str, &str) = ("RMA_ROOT", "127.0.0.1:7");
+
+    #[test]
+    fn an_empty_environment_gives_the_defaults_and_no_place() {
+        assert_eq!(with(&[]).unwrap(), (Config::default(), None));
+    }
+
+    #[test]
+    fn a_complete_place_is_read() {
+        let (_, place) = with(&[("RMA_RANK", "1"), ("RMA_SIZE", "2"), ROOT, TOKEN]).unwrap();
+        let place = place.unwrap();
+        assert_eq!((place.rank, place.size, place.root.as_str()), (Rank(1), 2, "127.0.0.1:7"));
+        assert_eq!(place.token.to_hex(), TOKEN.1);
+        assert!(place.bind.is_loopback());
+    }
+
+    #[test]
+    fn every_bad_value_is_named_with_its_mend() {
+        let bad: &[(&'static [(&'static str, &'static str)], &str)] = &[
+            (&[("RMA_RAILS", "0")], "RMA_RAILS=0: use 1 to 64"),
+            (&[("RMA_RAILS", "65")], "RMA_RAILS=65: use 1 to 64"),
+            (&[("RMA_RAILS", "many")], "RMA_RAILS=\"many\": expected a whole number"),
+            (&[("RMA_TIMEOUT", "-1")], "RMA_TIMEOUT=-1: expected more than 0 seconds"),
+            (&[("RMA_TIMEOUT", "nan")], "expected more than 0 seconds"),
+            (&[("RMA_RANK", "1")], "RMA_SIZE, RMA_ROOT, RMA_TOKEN not set"),
+            (&[("RMA_RANK", "2"), ("RMA_SIZE", "2"), ROOT, TOKEN], "ranks count from 0"),
+            (&[("RMA_RANK", "0"), ("RMA_SIZE", "2"), ROOT, ("RMA_TOKEN", "xyz")], "32 hexadecimal digits"),
+        ];
+        for (variables, text) in bad {
+            let error = with(variables).unwrap_err().to_string();
+            assert!(error.contains(text), "{error:?} does not say {text:?}");
+        }
+    }
+
+    #[test]
+    fn a_foreign_launcher_with_another_size_is_refused() {
+        let error = with(&[("OMPI_COMM_WORLD_SIZE", "4")]).unwrap_err().to_string();
+        assert!(error.contains("rma run -n 4") && error.contains("rank 0"), "{error}");
+        let error = with(&[("PMI_SIZE", "4"), ("RMA_RANK", "1"), ("RMA_SIZE", "2"), ROOT, TOKEN]).unwrap_err().to_string();
+        assert!(error.contains("PMI_SIZE=4 but RMA_SIZE=2"), "{error}");
+        assert!(with(&[("SLURM_STEP_NUM_TASKS", "1")]).unwrap().1.is_none());
+    }
+}
