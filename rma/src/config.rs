@@ -10,6 +10,8 @@ use std::time::Duration;
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Config {
+    /// `RMA_RANKS`: how many threads [`Comm::launch`](crate::Comm::launch) makes, instead of the program's own number.
+    pub ranks: Option<u32>,
     /// `RMA_RAILS`: how many rails the shared-memory backend has, 1 to [`MAX_RAILS`].
     pub rails: u16,
     /// `RMA_SETUP_TIMEOUT` (seconds): the deadline of collective calls.
@@ -28,6 +30,7 @@ pub const MAX_RAILS: u16 = 64;
 impl Default for Config {
     fn default() -> Self {
         Self {
+            ranks: None,
             rails: 4,
             setup_timeout: Duration::from_secs(120),
             wait_timeout: None,
@@ -110,7 +113,7 @@ impl Config {
     /// The same from any source of variables. Refuses when another launcher started several ranks that this program cannot
     /// join: each of them would take itself for rank 0 of 1.
     pub fn from_variables(variable: impl Fn(&str) -> Option<String>) -> Result<(Self, Option<Place>)> {
-        let mut config = Self::default();
+        let mut config = Self { ranks: parse(&variable, "RMA_RANKS", "a whole number")?, ..Self::default() };
         if let Some(rails) = parse(&variable, "RMA_RAILS", "a whole number")? {
             config.rails = rails;
         }

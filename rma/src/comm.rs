@@ -1,0 +1,211 @@
+//! A rank's place in the job: where windows and queues come from.
+//! Owns the numbering of collective objects and the queues that were cleared but whose partners have not cleared them yet.
+
+use crate::backend::{Backend, Committed, WindowMem};
+use crate::bootstrap::{tcp::TcpBootstrap, threads};
+use crate::config::Place;
+use crate::queue::Open;
+use crate::shm::{ShmBackend, ThreadSpace};
+use crate::window::WindowInner;
+use crate::{Bootstrap, Config, Deadline, Error, MsgHandle, QueueId, Rank, Result, RmaQueue, RmaWindow};
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// A rank's place in its job: which rank it is, of how many, and how it reaches the others.
+///
+/// A `Comm` and everything made from it stay on the thread that made it; the slices of leases may be used by any thread.
+///
+/// ```
+/// let sums = rma::Comm::threads(3, |comm| comm.rank().0 + comm.size())?;
+/// assert_eq!(sums, [3, 4, 5]);
+/// # Ok::<(), rma::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Comm {
+    inner: Rc<CommInner>,
+}
+
+pub(crate) struct CommInner {
+    pub(crate) rank: Rank,
+    pub(crate) size: u32,
+    pub(crate) config: Config,
+    pub(crate) backend: Arc<dyn Backend>,
+    pub(crate) boot: Arc<dyn Bootstrap>,
+    pub(crate) next_window: Cell<u32>,
+    pub(crate) next_queue: Cell<u32>,
+    retired: RefCell<Vec<Retired>>,
+}
+
+/// A cleared queue whose partners may still write here.
+struct Retired {
+    queue: QueueId,
+    committed: Box<dyn Committed>,
+    /// The claims that still protect what may be written ..
+    windows: Vec<Weak<WindowInner>>,
+    /// .. and the memory itself, should the program have dropped its windows.
+    _memory: Vec<Arc<dyn WindowMem>>,
+}
+
+impl fmt::Debug for CommInner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Comm({} of {}, {})", self.rank, self.size, self.backend.caps().name)
+    }
+}
+
+static JOINED: AtomicBool = AtomicBool::new(false);
+
+impl Comm {
+    /// The place that the environment gives: under `rma run` one of its ranks, otherwise alone as rank 0 of 1.
+    ///
+    /// Refuses, with what to do, when another launcher started several ranks that this program cannot join.
+    pub fn from_env() -> Result<Self> {
+        let (config, place) = Config::from_env()?;
+        match place {
+            None => Self::alone(config),
+            Some(place) => Self::join(&place, config),
+        }
+    }
+
+    /// Rank 0 of 1.
+    pub fn alone(config: Config) -> Result<Self> {
+        config.check()?;
+        let boot = threads::group(1).pop().map(|boot| Arc::new(boot) as Arc<dyn Bootstrap>);
+        let boot = boot.ok_or_else(|| Error::Launch("bug: a group of one rank has none".into()))?;
+        Self::new(Arc::new(ShmBackend::threads(ThreadSpace::new(1), boot.rank(), &config)), boot, config)
+    }
+
+    /// One rank of a job of processes on this host. A process can join one job, once.
+    pub fn join(place: &Place, config: Config) -> Result<Self> {
+        config.check()?;
+        if JOINED.swap(true, Ordering::Relaxed) {
+            return Err(Error::Launch("this process has joined its job already; make one Comm and use it for everything".into()));
+        }
+        let deadline = Deadline::after(config.setup_timeout);
+        let boot: Arc<dyn Bootstrap> = Arc::new(TcpBootstrap::join(place, deadline)?);
+        let backend = ShmBackend::processes(&*boot, place.token, &config, deadline)?;
+        Self::new(Arc::new(backend), boot, config)
+    }
+
+    /// A Comm over any backend and bootstrap.
+    pub fn new(backend: Arc<dyn Backend>, boot: Arc<dyn Bootstrap>, config: Config) -> Result<Self> {
+        config.check()?;
+        let (rank, size) = (boot.rank(), boot.size());
+        let inner = CommInner {
+            rank,
+            size,
+            config,
+            backend,
+            boot,
+            next_window: Cell::new(0),
+            next_queue: Cell::new(0),
+            retired: RefCell::default(),
+        };
+        Ok(Self { inner: Rc::new(inner) })
+    }
+
+    /// This rank.
+    pub fn rank(&self) -> Rank {
+        self.inner.rank
+    }
+
+    /// How many ranks there are.
+    pub fn size(&self) -> u32 {
+        self.inner.size
+    }
+
+    /// How many rails a put can choose from.
+    pub fn rails(&self) -> u16 {
+        self.inner.backend.caps().rails
+    }
+
+    /// What the backend can do.
+    pub fn caps(&self) -> &crate::backend::Caps {
+        self.inner.backend.caps()
+    }
+
+    /// The options in force.
+    pub fn config(&self) -> &Config {
+        &self.inner.config
+    }
+
+    /// Set-up communication between the ranks, for what a program wants to agree on itself. Not for the hot path.
+    pub fn bootstrap(&self) -> &dyn Bootstrap {
+        &*self.inner.boot
+    }
+
+    /// Collective: returns once every rank has called it.
+    pub fn barrier(&self) -> Result<()> {
+        self.inner.boot.barrier(Deadline::after(self.inner.config.setup_timeout))
+    }
+
+    /// Collective: a window in which this rank has `bytes` bytes, all zero. The ranks may differ in length, also zero.
+    pub fn window_alloc(&self, bytes: usize) -> Result<RmaWindow> {
+        RmaWindow::alloc(&self.inner, bytes)
+    }
+
+    /// Declares a put of `len_bytes` bytes: from `source_offset` of this rank's part of `source` to `target_offset` of the part
+    /// that `target` has of `window`. Offsets are in bytes. For several blocks at equal distances see [`MsgHandle::blocks`].
+    pub fn declare_write(
+        &self,
+        window: &RmaWindow,
+        target_offset: usize,
+        source: &RmaWindow,
+        source_offset: usize,
+        len_bytes: usize,
+        target: impl Into<Rank>,
+    ) -> Result<MsgHandle> {
+        MsgHandle::declare(&self.inner, (window, target_offset), (source, source_offset), len_bytes, target.into())
+    }
+
+    /// An empty queue. `window` is what others will write here; further ones are added with [`RmaQueue::expose`].
+    pub fn queue_alloc(&self, window: &RmaWindow) -> Result<RmaQueue<Open>> {
+        RmaQueue::alloc(&self.inner, window)
+    }
+}
+
+impl CommInner {
+    /// Keeps a closed queue until its partners have closed it too.
+    pub(crate) fn retire(&self, queue: QueueId, committed: Box<dyn Committed>, windows: Vec<Rc<WindowInner>>) {
+        let memory = windows.iter().map(|window| window.mem.clone()).collect();
+        let windows = windows.iter().map(Rc::downgrade).collect();
+        self.retired.borrow_mut().push(Retired { queue, committed, windows, _memory: memory });
+        self.reap();
+    }
+
+    /// Lets go of every cleared queue that no partner can write through any more.
+    pub(crate) fn reap(&self) {
+        let mut retired = self.retired.borrow_mut();
+        if retired.is_empty() {
+            return;
+        }
+        let mut departed = None;
+        retired.retain(|queue| {
+            let unclosed = queue.committed.unclosed();
+            let quiet = unclosed.iter().all(|rank| {
+                // Who has gone does not write any more.
+                departed.get_or_insert_with(|| self.boot.departed()).iter().any(|(gone, _)| gone == rank)
+            });
+            if quiet {
+                queue.windows.iter().filter_map(Weak::upgrade).for_each(|window| window.remove_claim(queue.queue));
+            }
+            !quiet
+        });
+    }
+
+    /// One more look at the cleared queues, for a caller in a loop. False when the time is up.
+    pub(crate) fn reap_again(&self, deadline: Deadline) -> bool {
+        if deadline.is_over() {
+            return false;
+        }
+        let before = self.retired.borrow().len();
+        self.reap();
+        if self.retired.borrow().len() == before {
+            std::thread::park_timeout(deadline.left(Duration::from_micros(200)));
+        }
+        true
+    }
+}

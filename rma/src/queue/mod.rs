@@ -1,0 +1,314 @@
+//! Queues: puts that are committed together as a chain and started again and again.
+//! Owns the states a program sees (`Open`, `Ready`, `InFlight`, `Arrived`); the rules are in `lifecycle`, the bytes in a backend.
+
+pub(crate) mod agreement;
+mod commit;
+mod flight;
+mod rails;
+mod wait;
+
+pub use flight::{Arrived, InFlight};
+
+use crate::backend::Committed;
+use crate::comm::CommInner;
+use crate::lifecycle::{Call, Lifecycle, Phase};
+use crate::window::WindowInner;
+use crate::window::claims::{self, Exposure, Part};
+use crate::{Epoch, Error, MsgHandle, QueueId, Rank, Result, RmaWindow};
+use std::cell::Cell;
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// A queue of puts. [`Open`]: puts and origins are added. [`Ready`]: committed, to be started.
+///
+/// The states are types, so what cannot be does not compile:
+///
+/// ```compile_fail,E0599
+/// # fn f(queue: rma::RmaQueue<rma::Open>) {
+/// let mut queue = queue;
+/// queue.start(); // not committed
+/// # }
+/// ```
+/// ```compile_fail,E0599
+/// # fn f(mut queue: rma::RmaQueue<rma::Ready>, put: &rma::MsgHandle) {
+/// queue.push(put); // committed already
+/// # }
+/// ```
+/// ```compile_fail,E0599
+/// # fn f(mut queue: rma::RmaQueue<rma::Ready>) {
+/// queue.add_origin(1u32); // committed already
+/// # }
+/// ```
+/// ```compile_fail,E0599
+/// # fn f(mut queue: rma::RmaQueue<rma::Ready>) {
+/// queue.wait(); // not started
+/// # }
+/// ```
+/// ```compile_fail,E0382
+/// # fn f(queue: rma::RmaQueue<rma::Open>) -> rma::Result<()> {
+/// let ready = queue.commit()?;
+/// queue.commit()?; // committed already
+/// # Ok(()) }
+/// ```
+/// ```compile_fail,E0499
+/// # fn f(mut queue: rma::RmaQueue<rma::Ready>) -> rma::Result<()> {
+/// let first = queue.start()?;
+/// let second = queue.start()?; // the first is in flight
+/// first.wait()?;
+/// # Ok(()) }
+/// ```
+/// ```compile_fail,E0505
+/// # fn f(mut queue: rma::RmaQueue<rma::Ready>) -> rma::Result<()> {
+/// let flight = queue.start()?;
+/// queue.clear(); // in flight
+/// flight.wait()?;
+/// # Ok(()) }
+/// ```
+/// ```compile_fail,E0382
+/// # fn f(queue: rma::RmaQueue<rma::Ready>) -> rma::Result<()> {
+/// queue.clear();
+/// let mut queue = queue;
+/// queue.start()?; // cleared
+/// # Ok(()) }
+/// ```
+/// A queue, like everything of a rank, stays on its thread:
+///
+/// ```compile_fail,E0277
+/// # fn f(queue: rma::RmaQueue<rma::Ready>) {
+/// std::thread::spawn(move || drop(queue));
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct RmaQueue<State> {
+    state: State,
+}
+
+/// The state of a queue to which puts and origins are added.
+#[derive(Debug)]
+pub struct Open {
+    comm: Rc<CommInner>,
+    windows: Vec<Rc<WindowInner>>,
+    puts: Vec<MsgHandle>,
+    origins: BTreeSet<Rank>,
+    exposure: Exposure,
+    timeout: Option<Duration>,
+}
+
+/// The state of a queue that was committed.
+pub struct Ready {
+    comm: Rc<CommInner>,
+    id: QueueId,
+    exposure: Exposure,
+    timeout: Option<Duration>,
+    life: Rc<Cell<Lifecycle>>,
+    parts: Vec<Part>,
+    /// `None` only while the queue is being taken apart.
+    committed: Option<Box<dyn Committed>>,
+    /// How many polls before a wait looks at the clock.
+    polls_per_look: u32,
+    /// Calls of `test` since peers were last looked at.
+    idle_tests: u32,
+    /// The first error, once there was one.
+    failure: Option<(Epoch, String)>,
+}
+
+impl std::fmt::Debug for Ready {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Ready").field("id", &self.id).field("life", &self.life.get()).finish_non_exhaustive()
+    }
+}
+
+impl RmaQueue<Open> {
+    pub(crate) fn alloc(comm: &Rc<CommInner>, window: &RmaWindow) -> Result<Self> {
+        let mut queue = Self::empty(comm, comm.config.wait_timeout);
+        queue.expose(window)?;
+        Ok(queue)
+    }
+
+    fn empty(comm: &Rc<CommInner>, timeout: Option<Duration>) -> Self {
+        Self {
+            state: Open {
+                comm: comm.clone(),
+                windows: Vec::new(),
+                puts: Vec::new(),
+                origins: BTreeSet::new(),
+                exposure: Exposure::Early,
+                timeout,
+            },
+        }
+    }
+
+    /// Lets origins write another window of this rank in this queue, too.
+    pub fn expose(&mut self, window: &RmaWindow) -> Result<&mut Self> {
+        self.check_window("window of expose", &window.inner)?;
+        if !self.state.windows.iter().any(|known| Rc::ptr_eq(known, &window.inner)) {
+            self.state.windows.push(window.inner.clone());
+        }
+        Ok(self)
+    }
+
+    /// Adds a put to the chain. The same put may be in several queues.
+    pub fn push(&mut self, put: &MsgHandle) -> Result<&mut Self> {
+        self.check_window("window of push", &put.window)?;
+        self.check_window("source of push", &put.source)?;
+        let (asked, limit) = (self.state.puts.len() as u64 + 1, self.state.comm.backend.caps().max_chain_puts);
+        if asked > limit {
+            let mend = "push fewer puts, join neighboring ones with blocks, or use several queues".into();
+            return Err(Error::Limit { what: "number of puts in a queue", asked, limit, mend });
+        }
+        self.state.puts.push(put.clone());
+        Ok(self)
+    }
+
+    /// Says that `origin` will write here in every epoch; `wait` then waits for it. Adding a rank twice is adding it once.
+    pub fn add_origin(&mut self, origin: impl Into<Rank>) -> Result<&mut Self> {
+        let (rank, size) = (origin.into(), self.state.comm.size);
+        if rank.0 >= size {
+            return Err(Error::NoSuchRank { what: "origin of add_origin", rank, size });
+        }
+        self.state.origins.insert(rank);
+        Ok(self)
+    }
+
+    /// Opens the received ranges to origins only from `start` to the end of what `wait` returns. In between they are ordinary
+    /// memory, and queues may share them; but an origin's puts wait until this rank has started.
+    pub fn expose_at_start(&mut self) -> &mut Self {
+        self.state.exposure = Exposure::AtStart;
+        self
+    }
+
+    /// Does without credits: an origin writes as soon as it starts, whether this rank has read the epoch before or not.
+    /// All ranks of the queue must do the same.
+    ///
+    /// # Safety
+    /// The program itself must make sure, by other means, that no origin starts an epoch before every one of its targets has
+    /// dropped what `wait` returned for the epoch before, and, for the first epoch, has committed.
+    #[expect(unsafe_code, reason = "declares a contract; contains no unsafe operation")]
+    pub unsafe fn without_credits(&mut self) -> &mut Self {
+        self.state.exposure = Exposure::Uncredited;
+        self
+    }
+
+    /// The deadline of each `wait` on this queue, instead of `RMA_TIMEOUT`; `None` waits without end and reports stalls.
+    pub fn timeout(&mut self, timeout: Option<Duration>) -> &mut Self {
+        self.state.timeout = timeout;
+        self
+    }
+
+    /// Collective over all ranks of the `Comm`: partners agree on every range, keys travel to those who will write, and the chain
+    /// is built. Either it is committed on every rank, or every rank gets an error that names both sides of the disagreement.
+    pub fn commit(self) -> Result<RmaQueue<Ready>> {
+        commit::commit(self.state).map(|state| RmaQueue { state })
+    }
+
+    fn check_window(&self, what: &'static str, window: &WindowInner) -> Result<()> {
+        let reason = if !Rc::ptr_eq(&window.comm, &self.state.comm) {
+            format!("{} belongs to another Comm than the queue; make both on the same", window.id)
+        } else if window.freed.get() {
+            format!("{} was freed; declare the put on a window that is alive", window.id)
+        } else {
+            return Ok(());
+        };
+        Err(Error::Invalid { what, reason })
+    }
+}
+
+impl RmaQueue<Ready> {
+    /// Its id, the same on every rank.
+    pub fn id(&self) -> QueueId {
+        self.state.id
+    }
+
+    /// How many times it was started.
+    pub fn epoch(&self) -> Epoch {
+        self.state.life.get().epoch()
+    }
+
+    /// What was built at commit, for people.
+    pub fn explain(&self) -> String {
+        self.state.committed.as_ref().map(|committed| committed.explain()).unwrap_or_default()
+    }
+
+    /// Starts the next epoch. Never blocks: a put that lacks its target's credit goes out in `test` or `wait`.
+    ///
+    /// Refused, and nothing started, while a lease of this rank is alive on what the puts read, or another queue that shares
+    /// memory with this one is in flight.
+    #[inline]
+    pub fn start(&mut self) -> Result<InFlight<'_>> {
+        self.state.start()?;
+        Ok(InFlight::new(&mut self.state))
+    }
+
+    /// Takes the queue apart and returns an empty one. Partners that wait for it get an error that says so. The ranges that they
+    /// may still write stay closed to leases until they have cleared the queue, too.
+    pub fn clear(self) -> RmaQueue<Open> {
+        RmaQueue::empty(&self.state.comm, self.state.timeout)
+    }
+}
+
+impl Ready {
+    #[inline]
+    fn start(&mut self) -> Result<()> {
+        if self.life.get().phase() == Phase::Failed {
+            return Err(self.poisoned());
+        }
+        let Some(committed) = self.committed.as_deref_mut() else { return Err(self.poisoned()) };
+        match claims::start(self.comm.rank, &self.parts, &self.life, self.id, self.exposure, committed) {
+            Ok(_) => Ok(()),
+            Err(error) => Err(self.start_failed(error)),
+        }
+    }
+
+    #[cold]
+    fn start_failed(&mut self, error: Error) -> Error {
+        // Refusals leave the queue as it was; an error of the backend, after the life went on, does not.
+        if self.life.get().phase() == Phase::InFlight && !matches!(error, Error::QueueState { .. }) {
+            return self.fail(error);
+        }
+        error
+    }
+
+    #[cold]
+    fn poisoned(&self) -> Error {
+        let (epoch, reason) = self.failure.clone().unwrap_or_else(|| (self.life.get().epoch(), "it is being cleared".into()));
+        Error::Poisoned { queue: self.id, epoch, reason }
+    }
+
+    /// Remembers the first error; from here on only `clear` is left.
+    #[cold]
+    fn fail(&mut self, error: Error) -> Error {
+        let life = self.life.get();
+        if let Ok(failed) = life.after(Call::Fail) {
+            self.life.set(failed);
+            self.failure.get_or_insert_with(|| (life.epoch(), error.full_text()));
+        }
+        error
+    }
+
+    /// The end of what `wait` returned: the next credits go out.
+    #[inline]
+    fn release(&mut self) {
+        let Ok(ready) = self.life.get().after(Call::Release) else { return };
+        self.life.set(ready);
+        if self.exposure == Exposure::Early
+            && let Some(committed) = self.committed.as_deref_mut()
+            && let Err(error) = committed.grant(ready.epoch().next())
+        {
+            self.fail(error);
+        }
+    }
+}
+
+impl Drop for Ready {
+    fn drop(&mut self) {
+        if let Some(mut committed) = self.committed.take() {
+            committed.close();
+            self.parts.iter().for_each(|part| part.claim.retiring.set(true));
+            if let Ok(cleared) = self.life.get().after(Call::Clear) {
+                self.life.set(cleared);
+            }
+            self.comm.retire(self.id, committed, self.parts.iter().map(|part| part.window.clone()).collect());
+        }
+    }
+}

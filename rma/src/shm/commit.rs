@@ -1,0 +1,212 @@
+//! What a queue becomes: copies with addresses, and the counters of every partner.
+//! Owns the cards that partners exchange, and the checks on them; the hot path is in `progress`.
+
+use super::board::{self, Slot};
+use super::copy::Copy;
+use super::counters::{Bell, Counter};
+use super::device::Shared;
+use super::progress::{Credit, Expected, Lane, ShmCommitted, Taken};
+use super::region::Region;
+use super::space::RegionId;
+use super::window::region_of;
+use crate::backend::{Chain, Committed};
+use crate::{Bootstrap, Deadline, Error, QueueId, Rail, Rank, Result};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// What a rank tells a partner: where the partner's counters are, and which regions still have to change hands.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Card {
+    queue: QueueId,
+    bell: Slot,
+    /// Where this rank writes the epoch it has started, for the partner's error texts.
+    started: Slot,
+    /// For an origin: its counter for each rail it uses here.
+    arrivals: Vec<(Rail, Slot)>,
+    /// For a target: its counter for credits.
+    credit: Option<Slot>,
+    /// Regions of the partner that this rank knows already ..
+    knows: Vec<RegionId>,
+    /// .. and those of its windows that this rank writes.
+    writes: Vec<RegionId>,
+}
+
+impl Card {
+    /// The chunks of the sender's board in which something of this card lies.
+    fn chunks(&self) -> impl Iterator<Item = RegionId> {
+        let slots = [Some(self.bell), Some(self.started), self.credit];
+        slots.into_iter().flatten().map(|slot| slot.region).chain(self.arrivals.iter().map(|(_, slot)| slot.region))
+    }
+}
+
+/// The cards of both sides of a partnership.
+struct Partner {
+    mine: Card,
+    theirs: Card,
+    /// Regions held so that they stay known until the queue has them.
+    _held: Vec<Arc<Region>>,
+}
+
+pub(super) fn commit(
+    shared: &Arc<Shared>,
+    chain: &Arc<Chain>,
+    boot: &dyn Bootstrap,
+    deadline: Deadline,
+) -> Result<Box<dyn Committed>> {
+    let mut taken = Taken::new(shared.clone());
+    let started = taken.take(shared.rank)?;
+    let partners = exchange_cards(shared, chain, &mut taken, started, boot, deadline)?;
+    let received = hand_over(shared, chain, &partners, boot, deadline)?;
+    let reach = Reach { shared, received: &received };
+
+    let mut built = ShmCommitted::new(chain.clone(), shared.crowded, reach.own(started)?, reach.own_bell()?);
+    for (&peer, partner) in &partners {
+        let bell = reach.bell(peer, partner.theirs.bell)?;
+        built.peers.push((peer, reach.counter(peer, partner.theirs.started)?));
+        for &(rail, slot) in &partner.mine.arrivals {
+            built.expected.push(Expected { counter: reach.own(slot)?, origin: peer, rail });
+        }
+        if let Some(slot) = partner.theirs.credit {
+            built.credits.push(Credit { counter: reach.counter(peer, slot)?, bell });
+        }
+    }
+    for ((target, rail), puts) in puts_by_lane(chain) {
+        let partner = partners.get(&target).ok_or_else(|| malformed(target, "no card"))?;
+        let slot = partner.theirs.arrivals.iter().find(|(r, _)| *r == rail).map(|(_, slot)| *slot);
+        let arrived = reach.counter(target, slot.ok_or_else(|| malformed(target, "no counter for a rail"))?)?;
+        let granted = reach.own(partner.mine.credit.ok_or_else(|| malformed(target, "no credit counter"))?)?;
+        let first = built.copies.len();
+        for put in puts {
+            let region = region_of(&put.key).ok_or_else(|| malformed(target, "a key that is no region"))?;
+            let window = reach.region(target, region)?;
+            if put.target_blocks.span().end > window.len_bytes() as u128 {
+                return Err(malformed(target, "a window shorter than it said"));
+            }
+            let copy = Copy::new(put, window.base(), window.len_bytes());
+            built.copies.push(copy);
+            built.keep(window);
+        }
+        let bell = reach.bell(target, partner.theirs.bell)?;
+        built.lanes.push(Lane { granted, arrived, bell, copies: first..built.copies.len(), target, rail });
+    }
+    received.iter().for_each(|region| built.keep(region.clone()));
+    for partner in partners.values() {
+        partner._held.iter().for_each(|region| built.keep(region.clone()));
+    }
+    built.seal(taken);
+    Ok(Box::new(built))
+}
+
+/// Takes counters for every partner, tells it where they are, and learns where its own for this rank are.
+fn exchange_cards(
+    shared: &Shared,
+    chain: &Chain,
+    taken: &mut Taken,
+    started: Slot,
+    boot: &dyn Bootstrap,
+    deadline: Deadline,
+) -> Result<BTreeMap<Rank, Partner>> {
+    let bell = taken.bell()?;
+    let targets = chain.targets();
+    let mut cards = BTreeMap::new();
+    for peer in chain.partners() {
+        let rails = chain.incoming.iter().find(|incoming| incoming.origin == peer).map(|incoming| incoming.rails.as_slice());
+        let arrivals = rails.unwrap_or_default().iter().map(|&rail| Ok((rail, taken.take(peer)?))).collect::<Result<_>>()?;
+        let credit = if targets.contains(&peer) { Some(taken.take(peer)?) } else { None };
+        let mut writes: Vec<_> = chain.puts.iter().filter(|put| put.target == peer).filter_map(|put| region_of(&put.key)).collect();
+        writes.sort_unstable();
+        writes.dedup();
+        let (knows, held): (Vec<_>, Vec<_>) = shared.space.known(peer).into_iter().unzip();
+        let card = Card { queue: chain.queue, bell, started, arrivals, credit, knows, writes };
+        cards.insert(peer, (card, held));
+    }
+    let encode = |card: &Card| {
+        postcard::to_stdvec(card).map_err(|cause| Error::Invalid { what: "card of commit", reason: cause.to_string() })
+    };
+    let outgoing = cards.iter().map(|(&peer, (card, _))| Ok((peer, encode(card)?))).collect::<Result<_>>()?;
+    let mut partners = BTreeMap::new();
+    for (peer, bytes) in boot.exchange(outgoing, deadline)? {
+        let theirs: Card = postcard::from_bytes(&bytes).map_err(|cause| malformed(peer, &cause.to_string()))?;
+        let Some((mine, held)) = cards.remove(&peer) else { return Err(malformed(peer, "it is no partner of this queue")) };
+        if theirs.queue != chain.queue {
+            return Err(malformed(peer, &format!("it is of {}, not {}", theirs.queue, chain.queue)));
+        }
+        partners.insert(peer, Partner { mine, theirs, _held: held });
+    }
+    match cards.keys().next() {
+        Some(&silent) => Err(malformed(silent, "there is none")),
+        None => Ok(partners),
+    }
+}
+
+/// Lets the regions change hands that one side needs and does not know yet.
+fn hand_over(
+    shared: &Shared,
+    chain: &Chain,
+    partners: &BTreeMap<Rank, Partner>,
+    boot: &dyn Bootstrap,
+    deadline: Deadline,
+) -> Result<Vec<Arc<Region>>> {
+    let needs = |of_sender: &Card, of_receiver: &Card| {
+        let mut regions: Vec<_> = of_sender.chunks().chain(of_receiver.writes.iter().copied()).collect();
+        regions.sort_unstable();
+        regions.dedup();
+        regions.retain(|region| !of_receiver.knows.contains(region));
+        regions
+    };
+    let others = || partners.iter().filter(|(peer, _)| **peer != shared.rank);
+    let outgoing: Vec<_> =
+        others().flat_map(|(&peer, p)| needs(&p.mine, &p.theirs).into_iter().map(move |region| (peer, region))).collect();
+    let incoming: Vec<_> =
+        others().flat_map(|(&peer, p)| needs(&p.theirs, &p.mine).into_iter().map(move |region| (peer, region))).collect();
+    shared.space.hand_over(chain.queue, &outgoing, &incoming, boot, deadline)
+}
+
+/// Finds the memory behind what partners said, and checks it.
+struct Reach<'a> {
+    shared: &'a Shared,
+    received: &'a [Arc<Region>],
+}
+
+impl Reach<'_> {
+    fn region(&self, peer: Rank, id: RegionId) -> Result<Arc<Region>> {
+        debug_assert!(self.received.len() <= u32::MAX as usize);
+        self.shared.space.find(peer, id).ok_or_else(|| malformed(peer, &format!("region {} is gone", id.0)))
+    }
+
+    fn counter(&self, peer: Rank, slot: Slot) -> Result<NonNull<Counter>> {
+        let chunk = self.region(peer, slot.region)?;
+        board::check(slot, &chunk, peer)?;
+        Ok(board::counter(&chunk, slot))
+    }
+
+    fn bell(&self, peer: Rank, slot: Slot) -> Result<NonNull<Bell>> {
+        let chunk = self.region(peer, slot.region)?;
+        board::check(slot, &chunk, peer)?;
+        Ok(board::bell(&chunk, slot))
+    }
+
+    fn own(&self, slot: Slot) -> Result<NonNull<Counter>> {
+        self.counter(self.shared.rank, slot)
+    }
+
+    fn own_bell(&self) -> Result<NonNull<Bell>> {
+        let slot = self.shared.board.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).bell(&self.shared.space)?;
+        self.bell(self.shared.rank, slot)
+    }
+}
+
+/// The puts of each (target, rail), in the order they were pushed.
+fn puts_by_lane(chain: &Chain) -> BTreeMap<(Rank, Rail), Vec<&crate::backend::Put>> {
+    let mut lanes: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for put in &chain.puts {
+        lanes.entry((put.target, put.rail)).or_default().push(put);
+    }
+    lanes
+}
+
+fn malformed(from: Rank, reason: &str) -> Error {
+    Error::Malformed { what: "card", from: from.to_string(), reason: reason.to_owned() }
+}

@@ -1,0 +1,44 @@
+//! How much memory there is to be had, asked before any is touched.
+//! Owns the reading of the system's texts; decides nothing.
+
+use std::fs;
+
+/// The bytes that can still be had on this host by this process's control group: the smaller of the two limits.
+/// `None` when the system does not say.
+pub(super) fn available_bytes() -> Option<u64> {
+    let host = fs::read_to_string("/proc/meminfo").ok().and_then(|text| mem_available(&text));
+    let group = fs::read_to_string("/proc/self/cgroup").ok().and_then(|text| {
+        let path = cgroup_path(&text)?.to_owned();
+        let read = |name: &str| fs::read_to_string(format!("/sys/fs/cgroup{path}/{name}")).ok();
+        group_left(&read("memory.max")?, &read("memory.current")?)
+    });
+    host.into_iter().chain(group).min()
+}
+
+fn mem_available(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
+fn cgroup_path(cgroup: &str) -> Option<&str> {
+    cgroup.lines().find_map(|line| line.strip_prefix("0::"))
+}
+
+fn group_left(max: &str, current: &str) -> Option<u64> {
+    let max: u64 = max.trim().parse().ok()?;
+    Some(max.saturating_sub(current.trim().parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_systems_texts_are_read() {
+        assert_eq!(mem_available("MemTotal: 9 kB\nMemAvailable:   24374128 kB\n"), Some(24374128 * 1024));
+        assert_eq!(cgroup_path("1:name=x:/y\n0::/user.slice\n"), Some("/user.slice"));
+        assert_eq!(group_left("4096\n", "1000\n"), Some(3096));
+        assert_eq!(group_left("max\n", "1000\n"), None);
+        assert_eq!(mem_available("nonsense"), None);
+    }
+}

@@ -1,0 +1,60 @@
+//! Windows of the shared-memory backend: a region whose number is the key.
+
+use super::device::Shared;
+use super::memory::available_bytes;
+use super::region::Region;
+use super::space::RegionId;
+use crate::backend::{WindowMem, WindowSpec};
+use crate::{Error, Result};
+use std::any::Any;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// This rank's part of a window.
+#[derive(Debug)]
+pub(super) struct ShmWindow {
+    id: RegionId,
+    region: Arc<Region>,
+}
+
+/// Makes the memory, once it is sure that the host has enough for all ranks' parts.
+pub(super) fn register(shared: &Shared, spec: &WindowSpec<'_>) -> Result<Arc<dyn WindowMem>> {
+    let total = spec.bytes_by_rank.iter().fold(0u64, |sum, &bytes| sum.saturating_add(bytes));
+    if let Some(available) = available_bytes()
+        && total > available
+    {
+        return Err(Error::Limit {
+            what: "total length of the window on this host in bytes",
+            asked: total,
+            limit: available,
+            mend: "that is the memory left; allocate less, run fewer ranks here, or free memory".into(),
+        });
+    }
+    let len_bytes = spec.bytes_by_rank.get(shared.rank.index()).copied().unwrap_or_default();
+    let len_bytes = usize::try_from(len_bytes).unwrap_or(usize::MAX);
+    let (id, region) = shared.space.make(len_bytes)?;
+    Ok(Arc::new(ShmWindow { id, region }))
+}
+
+impl WindowMem for ShmWindow {
+    fn base(&self) -> NonNull<u8> {
+        self.region.base()
+    }
+
+    fn len_bytes(&self) -> usize {
+        self.region.len_bytes()
+    }
+
+    fn key(&self) -> Vec<u8> {
+        self.id.0.to_le_bytes().to_vec()
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+/// The region that a key names.
+pub(super) fn region_of(key: &[u8]) -> Option<RegionId> {
+    key.try_into().ok().map(|bytes| RegionId(u32::from_le_bytes(bytes)))
+}

@@ -1,0 +1,237 @@
+//! Windows: memory that other ranks write, and the leases through which this rank touches its own part.
+//! Owns what protects the memory (claims of queues, leases of the program); knows no backend beyond its memory.
+
+pub(crate) mod claims;
+pub(crate) mod leases;
+mod thread_bound;
+
+use crate::backend::{WindowMem, WindowSpec};
+use crate::comm::CommInner;
+use crate::{Deadline, Error, QueueId, Rank, Result, WindowId};
+use claims::{Claim, Exposure};
+use leases::{Access, Busy};
+use std::cell::{Cell, RefCell};
+use std::ops::Range;
+use std::rc::Rc;
+use std::sync::Arc;
+use thread_bound::ThreadBound;
+
+/// A window of memory that spans all ranks: each has a part of its own length, which the others may write.
+///
+/// Made by [`Comm::window_alloc`](crate::Comm::window_alloc). This rank's part is touched through
+/// [`read`](RmaWindow::read) and [`write`](RmaWindow::write).
+#[derive(Debug)]
+pub struct RmaWindow {
+    pub(crate) inner: Rc<WindowInner>,
+}
+
+#[derive(Debug)]
+pub(crate) struct WindowInner {
+    pub(crate) id: WindowId,
+    pub(crate) comm: Rc<CommInner>,
+    pub(crate) mem: Arc<dyn WindowMem>,
+    pub(crate) bytes_by_rank: Vec<u64>,
+    pub(super) access: RefCell<Access>,
+    /// How many leases are alive: the only thing about them that a start looks at.
+    pub(super) live_leases: Cell<u32>,
+    pub(crate) freed: Cell<bool>,
+}
+
+/// A window that could not be freed, and why.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct FreeError {
+    #[source]
+    error: Error,
+    window: ThreadBound<RmaWindow>,
+}
+
+impl FreeError {
+    /// Why.
+    pub fn error(&self) -> &Error {
+        &self.error
+    }
+
+    /// The window, as good as before. `None` on another thread than the one it belongs to.
+    pub fn into_window(self) -> Option<RmaWindow> {
+        self.window.into_inner()
+    }
+}
+
+impl From<FreeError> for Error {
+    fn from(failed: FreeError) -> Self {
+        failed.error
+    }
+}
+
+impl RmaWindow {
+    /// Collective: see [`Comm::window_alloc`](crate::Comm::window_alloc).
+    pub(crate) fn alloc(comm: &Rc<CommInner>, bytes: usize) -> Result<Self> {
+        const CALL: &str = "window_alloc";
+        let deadline = Deadline::after(comm.config.setup_timeout);
+        let id = WindowId(comm.next_window.get());
+        let mut call = [0; 12];
+        call[..4].copy_from_slice(&id.0.to_le_bytes());
+        call[4..].copy_from_slice(&(bytes as u64).to_le_bytes());
+        let calls = comm.boot.allgather(&call, deadline)?;
+        let mut bytes_by_rank = Vec::with_capacity(calls.len());
+        for (peer, call) in (0..).map(Rank).zip(&calls) {
+            let Ok(call) = <[u8; 12]>::try_from(call.as_slice()) else {
+                return Err(Error::Malformed {
+                    what: CALL,
+                    from: peer.to_string(),
+                    reason: format!("{} bytes instead of 12", call.len()),
+                });
+            };
+            let (theirs, len) = call.split_at(4);
+            let theirs = WindowId(theirs.iter().rev().fold(0, |n, &byte| n << 8 | u32::from(byte)));
+            if theirs != id {
+                let (ours, theirs) = (format!("{CALL} of {id}"), format!("{CALL} of {theirs}"));
+                return Err(Error::CollectiveMismatch { rank: comm.rank, ours, peer, theirs });
+            }
+            bytes_by_rank.push(len.iter().rev().fold(0, |n, &byte| n << 8 | u64::from(byte)));
+        }
+        let limit = comm.backend.caps().max_window_bytes;
+        if let Some((rank, &asked)) = bytes_by_rank.iter().enumerate().find(|&(_, &asked)| asked > limit) {
+            let mend = format!("allocate less on rank {rank}, or use several windows");
+            return Err(Error::Limit { what: "window of bytes", asked, limit, mend });
+        }
+        let registered = comm.backend.register(&WindowSpec { id, bytes_by_rank: &bytes_by_rank });
+        let objection = comm.boot.agree(registered.as_ref().err().map(Error::full_text), deadline)?;
+        let mem = registered?;
+        if let Some(objection) = objection {
+            return Err(Error::CollectiveFailed { call: CALL, rank: objection.rank, reason: objection.reason });
+        }
+        comm.next_window.set(id.0 + 1);
+        let inner = WindowInner {
+            id,
+            comm: comm.clone(),
+            mem,
+            bytes_by_rank,
+            access: RefCell::default(),
+            live_leases: Cell::new(0),
+            freed: Cell::new(false),
+        };
+        Ok(Self { inner: Rc::new(inner) })
+    }
+
+    /// Its id, the same on every rank.
+    pub fn id(&self) -> WindowId {
+        self.inner.id
+    }
+
+    /// The length of this rank's part.
+    pub fn len_bytes(&self) -> usize {
+        self.inner.mem.len_bytes()
+    }
+
+    /// The length of another rank's part.
+    pub fn len_bytes_of(&self, rank: Rank) -> Result<u64> {
+        self.inner.bytes_of("window length", rank)
+    }
+
+    /// Collective: gives the memory back. Refused everywhere, and the window returned by the error, while a queue on it is
+    /// committed on any rank.
+    pub fn free(self) -> Result<(), FreeError> {
+        match self.inner.release() {
+            Ok(()) => Ok(()),
+            Err(error) => Err(FreeError { error, window: ThreadBound::new(self) }),
+        }
+    }
+}
+
+impl WindowInner {
+    /// The length of a rank's part, or that there is no such rank.
+    pub(crate) fn bytes_of(&self, what: &'static str, rank: Rank) -> Result<u64> {
+        let size = self.comm.size;
+        self.bytes_by_rank.get(rank.index()).copied().ok_or(Error::NoSuchRank { what, rank, size })
+    }
+
+    fn release(&self) -> Result<()> {
+        let comm = &self.comm;
+        let deadline = Deadline::after(comm.config.setup_timeout);
+        // A message around the ring of ranks makes sure that all of them free the same window.
+        let next = Rank((comm.rank.0 + 1) % comm.size);
+        let words = comm.boot.exchange(vec![(next, self.id.0.to_le_bytes().to_vec())], deadline)?;
+        let other = words.iter().find(|(_, word)| word.as_slice() != self.id.0.to_le_bytes());
+        let alive = self.access.borrow().claims.iter().find(|claim| !claim.retiring.get()).map(|claim| claim.queue);
+        let objection = match (other, alive) {
+            (Some((peer, _)), _) => Some(format!("{} frees {} while {peer} makes another call", comm.rank, self.id)),
+            (None, Some(queue)) => Some(format!("{queue} on {} is still committed; clear it first", self.id)),
+            (None, None) => None,
+        };
+        if let Some(objection) = comm.boot.agree(objection, deadline)? {
+            return Err(Error::CollectiveFailed { call: "free", rank: objection.rank, reason: objection.reason });
+        }
+        comm.reap();
+        self.freed.set(true);
+        Ok(())
+    }
+
+    /// Adds the claim of a queue that is about to be committed, or says what stands against it.
+    pub(crate) fn add_claim(&self, claim: &Rc<Claim>, deadline: Deadline) -> Result<()> {
+        let busy = |bytes: Range<u64>, reason| Error::RangeBusy {
+            window: self.id,
+            bytes: bytes.start as usize..bytes.end as usize,
+            access: "committed",
+            reason,
+        };
+        loop {
+            let access = self.access.borrow();
+            let clash = access.claims.iter().find_map(|other| claim.clash(other).map(|clash| (clash, other.retiring.get())));
+            match clash {
+                None => break,
+                Some(((bytes, reason), retiring)) => {
+                    drop(access);
+                    if !retiring || !self.comm.reap_again(deadline) {
+                        return Err(busy(bytes, reason));
+                    }
+                }
+            }
+        }
+        let mut access = self.access.borrow_mut();
+        if claim.exposure != Exposure::AtStart
+            && let Some(bytes) = access.leased_incoming(claim)
+        {
+            let reason = "origins would write it while a lease is alive; drop the lease before the commit".into();
+            return Err(busy(bytes, reason));
+        }
+        for other in access.claims.iter().filter(|other| claim.rivals(other)) {
+            other.has_rivals.set(true);
+            claim.has_rivals.set(true);
+        }
+        access.claims.push(claim.clone());
+        Ok(())
+    }
+
+    pub(crate) fn remove_claim(&self, queue: QueueId) {
+        self.access.borrow_mut().claims.retain(|claim| claim.queue != queue);
+    }
+
+    /// The slow part of a start: leases are alive or queues share bytes.
+    #[cold]
+    fn may_start(&self, rank: Rank, claim: &Claim) -> Result<()> {
+        let Some((bytes, reason)) = self.access.borrow().start_blocker(claim) else { return Ok(()) };
+        tracing::debug!(%rank, window = %self.id, queue = %claim.queue, %reason, "start refused");
+        Err(Error::RangeBusy { window: self.id, bytes: bytes.start as usize..bytes.end as usize, access: "started on", reason })
+    }
+
+    /// Waits as long as only partners that are about to clear a queue stand in the way.
+    fn wait_for_access(&self, bytes: &Range<u64>, writes: bool, exempt: Option<QueueId>) -> Result<()> {
+        let deadline = Deadline::after(self.comm.config.setup_timeout);
+        loop {
+            let blocker = self.access.borrow().blocker(bytes, writes, exempt);
+            let reason = match blocker {
+                None => return Ok(()),
+                Some(Busy::Retiring(_)) if self.comm.reap_again(deadline) => continue,
+                Some(Busy::Retiring(reason) | Busy::Held(reason)) => reason,
+            };
+            return Err(Error::RangeBusy {
+                window: self.id,
+                bytes: bytes.start as usize..bytes.end as usize,
+                access: if writes { "written" } else { "read" },
+                reason,
+            });
+        }
+    }
+}
