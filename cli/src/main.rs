@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command's results and errors are what it prints")]
 
+mod info;
 mod run;
 
 use clap::{Parser, Subcommand};
@@ -18,6 +19,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Subcommands {
     Run(run::RunArgs),
+    Info(info::InfoArgs),
     #[command(name = run::RANK_COMMAND, hide = true)]
     Rank(run::RankArgs),
     #[command(name = run::GUARD_COMMAND, hide = true)]
@@ -27,6 +29,7 @@ enum Subcommands {
 fn main() -> ExitCode {
     let (name, result) = match Cli::parse().command {
         Subcommands::Run(args) => ("rma run", run::main(args)),
+        Subcommands::Info(args) => ("rma info", info::main(&args)),
         Subcommands::Rank(args) => ("rma run", Ok(run::become_rank(args))),
         Subcommands::Guard => ("rma run", Ok(run::become_guard())),
     };

@@ -20,6 +20,7 @@ mod supervise;
 pub(crate) use child::{RankArgs, become_rank};
 pub(crate) use guard::become_guard;
 pub(crate) use program::NotRunnable;
+pub(crate) use spawn::allowed_cores;
 
 use clap::Args;
 use rma::Rank;
@@ -93,7 +94,7 @@ pub(crate) struct RunArgs {
     /// Bind rank r to the r-th core this command may use; with more ranks than cores, around again
     #[arg(long)]
     bind: bool,
-    /// Print the ranks' lines without '[rank] ' before them
+    /// Print the ranks' lines as they are, without the rank before each
     #[arg(long)]
     no_prefix: bool,
     /// How long the other ranks have to end by themselves once one has failed
