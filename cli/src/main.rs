@@ -1,2 +1,40 @@
-//! To come.
-fn main() {}
+//! The command `rma`. Owns the command line and the exit status; what a subcommand does is in its module.
+#![forbid(unsafe_code)]
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command's results and errors are what it prints")]
+
+mod info;
+mod run;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// One-sided communication: start ranks, and look at what this machine offers them.
+#[derive(Debug, Parser)]
+#[command(name = "rma", version, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Subcommands,
+}
+
+#[derive(Debug, Subcommand)]
+enum Subcommands {
+    Run(run::RunArgs),
+    Info(info::InfoArgs),
+    #[command(name = run::RANK_COMMAND, hide = true)]
+    Rank(run::RankArgs),
+    #[command(name = run::GUARD_COMMAND, hide = true)]
+    Guard,
+}
+
+fn main() -> ExitCode {
+    let (name, result) = match Cli::parse().command {
+        Subcommands::Run(args) => ("rma run", run::main(args)),
+        Subcommands::Info(args) => ("rma info", info::main(&args)),
+        Subcommands::Rank(args) => ("rma run", Ok(run::become_rank(args))),
+        Subcommands::Guard => ("rma run", Ok(run::become_guard())),
+    };
+    result.unwrap_or_else(|error| {
+        eprintln!("{name}: {error:#}");
+        run::exit_code_of(&error)
+    })
+}

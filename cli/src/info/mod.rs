@@ -1,0 +1,160 @@
+//! `rma info`: what this machine offers to ranks, and what to do about what it does not.
+//! Owns the text; the facts come from `machine` and `probe`, the judgment from `problems`.
+
+mod machine;
+mod parse;
+mod probe;
+mod problems;
+mod variables;
+
+use clap::Args;
+use machine::{Limit, Machine};
+use probe::Probes;
+use problems::Problem;
+use std::fmt::Write as _;
+use std::io::{ErrorKind, Write as _};
+use std::process::ExitCode;
+use variables::Variables;
+
+const AFTER_HELP: &str = "\
+Looks at cores, memory and limits, tries what the backends need (memfd,
+sockets, threads), and reads the variables that rma and other launchers set.
+The last section, 'problems', has a command for each that mends it; commands
+with ulimit act on the shell they are typed in.
+
+Example:
+  rma info                            before the first run on a machine
+  rma run -n 1 -- rma info            as a rank sees it
+  srun -n 1 rma info                  as a job of a cluster sees it
+
+Exit status:
+  0   some backend can be used, also if there are problems
+  1   none can";
+
+/// Show what this machine offers to ranks, and how to mend what it lacks.
+#[derive(Debug, Args)]
+#[command(after_long_help = AFTER_HELP, after_help = "Example: rma info\nMore with --help.")]
+pub(crate) struct InfoArgs {}
+
+/// `rma info`.
+pub(crate) fn main(_: &InfoArgs) -> anyhow::Result<ExitCode> {
+    let (machine, probes, variables) = (Machine::of_this_process()?, Probes::try_all(), Variables::of_this_process());
+    let problems = problems::find(&machine, &probes, &variables);
+    let text = render(&machine, &probes, &variables, &problems);
+    match std::io::stdout().write_all(text.as_bytes()) {
+        // Whoever read it has seen enough.
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
+        result => result?,
+    }
+    Ok(if probes.any_backend() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn render(machine: &Machine, probes: &Probes, variables: &Variables, problems: &[Problem]) -> String {
+    let mut text = Text::default();
+    text.section("cores");
+    text.line("online", machine.cores_online.map_or("unknown".into(), |n| n.to_string()));
+    text.line("allowed here", format!("{} ({})", machine.cores_allowed.len(), parse::to_cpu_list(&machine.cores_allowed)));
+    text.line("cgroup quota", machine.cpu_quota.map_or("none".into(), |cores| format!("{cores:.2} cores")));
+    text.section("memory");
+    text.line("total", optional_bytes(machine.memory_total, "unknown"));
+    text.line("available", optional_bytes(machine.memory_available, "unknown"));
+    text.line("cgroup limit", optional_bytes(machine.memory_limit, "none"));
+    text.line("page", bytes(machine.page_bytes));
+    text.line("huge pages", machine.huge_pages.as_deref().unwrap_or("not offered by this kernel"));
+    text.line("huge pages, shared", machine.huge_pages_shared.as_deref().unwrap_or("not offered by this kernel"));
+    text.section("limits");
+    text.line("locked memory", limit(machine.locked_memory, bytes));
+    text.line("open files", limit(machine.open_files, |n| n.to_string()));
+    text.line("processes", limit(machine.processes, |n| n.to_string()));
+    text.line("threads, system", machine.threads_max.map_or("unknown".into(), |n| n.to_string()));
+    text.line("processes, cgroup", machine.pids_max.as_ref().map_or("unlimited".into(), |(n, _)| n.to_string()));
+    text.section("needed by backends");
+    for (what, result) in probes.all() {
+        text.line(what, result.as_ref().map_or_else(|error| format!("no: {error}"), |()| "works".into()));
+    }
+    text.section("backends");
+    for (backend, missing) in probes.backends() {
+        text.line(backend, if missing.is_empty() { "usable".into() } else { format!("not usable: no {}", missing.join(", no ")) });
+    }
+    for backend in ["verbs", "mpi", "peach2"] {
+        text.line(backend, "not built in");
+    }
+    text.section("variables of rma");
+    for variable in &variables.own {
+        text.line(variable.name, variable.describe());
+    }
+    text.section("variables of launchers");
+    for (name, value, launcher) in &variables.launchers {
+        text.line(name, format!("{value} ({launcher})"));
+    }
+    if variables.launchers.is_empty() {
+        text.plain("none");
+    }
+    text.section("problems");
+    for Problem { what, mend } in problems {
+        text.plain(what);
+        text.plain(&format!("    {mend}"));
+    }
+    if problems.is_empty() {
+        text.plain("none");
+    }
+    text.0
+}
+
+#[derive(Default)]
+struct Text(String);
+
+impl Text {
+    fn section(&mut self, name: &str) {
+        let gap = if self.0.is_empty() { "" } else { "\n" };
+        let _ = writeln!(self.0, "{gap}{name}");
+    }
+
+    fn line(&mut self, name: &str, value: impl AsRef<str>) {
+        let _ = writeln!(self.0, "  {name:<22} {}", value.as_ref());
+    }
+
+    fn plain(&mut self, line: &str) {
+        let _ = writeln!(self.0, "  {line}");
+    }
+}
+
+fn limit(limit: Limit, show: impl Fn(u64) -> String) -> String {
+    let show = |value: Option<u64>| value.map_or("unlimited".into(), &show);
+    if limit.soft == limit.hard {
+        show(limit.soft)
+    } else {
+        format!("{} (can be raised to {})", show(limit.soft), show(limit.hard))
+    }
+}
+
+fn optional_bytes(value: Option<u64>, otherwise: &str) -> String {
+    value.map_or_else(|| otherwise.into(), bytes)
+}
+
+/// As "8.0 MiB".
+fn bytes(value: u64) -> String {
+    const UNITS: [&str; 6] = ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB"];
+    let unit = (value.max(1).ilog2() / 10).min(5) as usize;
+    if unit == 0 { format!("{value} bytes") } else { format!("{:.1} {}", value as f64 / 1024f64.powi(unit as i32), UNITS[unit]) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_have_the_unit_that_keeps_them_short() {
+        assert_eq!([0, 1023, 4096, 8 << 20, 3 << 39].map(bytes), ["0 bytes", "1023 bytes", "4.0 KiB", "8.0 MiB", "1.5 TiB"]);
+        assert_eq!(bytes(u64::MAX), "16384.0 PiB");
+    }
+
+    #[test]
+    fn a_limit_says_whether_it_can_be_raised() {
+        let show = |soft, hard| limit(Limit { soft, hard }, |n| n.to_string());
+        assert_eq!(show(Some(5), Some(9)), "5 (can be raised to 9)");
+        assert_eq!(show(Some(5), None), "5 (can be raised to unlimited)");
+        assert_eq!(show(Some(9), Some(9)), "9");
+        assert_eq!(show(None, None), "unlimited");
+    }
+}

@@ -1,0 +1,164 @@
+//! The environment: rma's own variables with their meaning and defaults, and those by which other launchers are known.
+//! Judges only whether rma would accept them.
+
+use rma::Config;
+use std::collections::BTreeMap;
+
+/// What the environment says.
+#[derive(Clone, Debug)]
+pub(super) struct Variables {
+    /// All that rma knows, set or not.
+    pub(super) own: Vec<Variable>,
+    /// Set, but rma knows no such name; and the known name that was perhaps meant.
+    pub(super) unknown: Vec<(String, Option<&'static str>)>,
+    /// Name, value and launcher.
+    pub(super) launchers: Vec<(String, String, &'static str)>,
+    /// Why a program would refuse to start, and the variables that this is about.
+    pub(super) refused: Option<(String, Vec<String>)>,
+}
+
+/// One of rma's variables.
+#[derive(Clone, Debug)]
+pub(super) struct Variable {
+    pub(super) name: &'static str,
+    pub(super) value: Option<String>,
+    default: Option<String>,
+    meaning: &'static str,
+}
+
+impl Variable {
+    pub(super) fn describe(&self) -> String {
+        let value = match (&self.value, &self.default) {
+            (Some(_), _) if self.name == "RMA_TOKEN" => "set, not shown".into(),
+            (Some(value), Some(default)) => format!("{value} (default {default})"),
+            (Some(value), None) => value.clone(),
+            (None, Some(default)) => format!("not set (default {default})"),
+            (None, None) => "not set".into(),
+        };
+        format!("{value}: {}", self.meaning)
+    }
+}
+
+/// Names that tell of a launcher or a batch system.
+const LAUNCHERS: [(&str, &str); 14] = [
+    ("OMPI_COMM_WORLD_SIZE", "Open MPI"),
+    ("OMPI_COMM_WORLD_RANK", "Open MPI"),
+    ("PMI_SIZE", "an MPI launcher, PMI"),
+    ("PMI_RANK", "an MPI launcher, PMI"),
+    ("PMIX_RANK", "an MPI launcher, PMIx"),
+    ("MV2_COMM_WORLD_SIZE", "MVAPICH"),
+    ("MV2_COMM_WORLD_RANK", "MVAPICH"),
+    ("SLURM_JOB_ID", "Slurm"),
+    ("SLURM_STEP_NUM_TASKS", "Slurm, srun"),
+    ("SLURM_PROCID", "Slurm, srun"),
+    ("PBS_JOBID", "PBS"),
+    ("LSB_JOBID", "LSF"),
+    ("PJM_JOBID", "PJM"),
+    ("FLUX_JOB_ID", "Flux"),
+];
+
+impl Variables {
+    pub(super) fn of_this_process() -> Self {
+        let text = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
+        Self::of(&std::env::vars_os().map(|(name, value)| (text(name), text(value))).collect())
+    }
+
+    fn of(set: &BTreeMap<String, String>) -> Self {
+        let own: Vec<_> = known()
+            .into_iter()
+            .map(|(name, default, meaning)| Variable { name, value: set.get(name).cloned(), default, meaning })
+            .collect();
+        let is_known = |name: &str| own.iter().any(|variable| variable.name == name);
+        let unknown = set.keys().filter(|name| name.starts_with("RMA_") && !is_known(name));
+        let meant = |name: &str| {
+            let near = own.iter().map(|variable| (distance(name, variable.name), variable.name)).min();
+            near.filter(|(distance, _)| *distance <= 2).map(|(_, name)| name)
+        };
+        let launchers =
+            LAUNCHERS.iter().filter_map(|(name, launcher)| Some((name.to_string(), set.get(*name)?.clone(), *launcher)));
+        let refused = Config::from_variables(|name| set.get(name).cloned()).err().map(|error| {
+            let text = error.to_string();
+            let words: Vec<_> = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').collect();
+            let about = set.keys().filter(|name| words.contains(&name.as_str())).cloned().collect();
+            (text, about)
+        });
+        Self { unknown: unknown.map(|name| (name.clone(), meant(name))).collect(), launchers: launchers.collect(), refused, own }
+    }
+}
+
+/// Every variable of rma: name, default, meaning.
+fn known() -> Vec<(&'static str, Option<String>, &'static str)> {
+    let default = Config::default();
+    let seconds = |time: std::time::Duration| format!("{}", time.as_secs_f64());
+    vec![
+        ("RMA_RAILS", Some(default.rails.to_string()), "rails of the shared-memory backend"),
+        ("RMA_SETUP_TIMEOUT", Some(seconds(default.setup_timeout)), "deadline of set-up and commit, seconds"),
+        ("RMA_TIMEOUT", Some(default.wait_timeout.map_or("none".into(), seconds)), "deadline of a wait, seconds"),
+        ("RMA_BIND", Some("127.0.0.1".into()), "address on which a rank listens for its peers"),
+        ("RMA_RANK", None, "number of this rank; from the launcher, as are all below"),
+        ("RMA_SIZE", None, "number of ranks"),
+        ("RMA_ROOT", None, "host and port at which rank 0 listens"),
+        ("RMA_TOKEN", None, "secret of the job"),
+        ("RMA_LISTEN_FD", None, "on rank 0, the descriptor that listens already"),
+    ]
+}
+
+/// How many letters have to be inserted, removed or replaced to make one word of the other.
+fn distance(a: &str, b: &str) -> usize {
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.bytes().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, y) in b.bytes().enumerate() {
+            let replaced = diagonal + usize::from(x != y);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(set: &[(&str, &str)]) -> Variables {
+        Variables::of(&set.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect())
+    }
+
+    #[test]
+    fn the_secret_is_not_shown() {
+        let token = "00112233445566778899aabbccddeeff";
+        let variables = with(&[("RMA_TOKEN", token)]);
+        assert!(!variables.own.iter().any(|variable| variable.describe().contains(token)));
+    }
+
+    #[test]
+    fn values_stand_beside_their_defaults() {
+        let variables = with(&[("RMA_RAILS", "2")]);
+        let texts: Vec<_> = variables.own.iter().map(Variable::describe).collect();
+        assert!(texts[0].starts_with("2 (default 4)"), "{texts:?}");
+        assert!(texts[1].starts_with("not set (default 120)"), "{texts:?}");
+        assert!(texts[2].starts_with("not set (default none)"), "{texts:?}");
+        assert!(variables.refused.is_none() && variables.unknown.is_empty());
+    }
+
+    #[test]
+    fn an_unknown_name_is_found_with_the_one_that_was_meant() {
+        let unknown = with(&[("RMA_RIALS", "2"), ("RMA_COLOUR", "red")]).unknown;
+        assert_eq!(unknown, [("RMA_COLOUR".into(), None), ("RMA_RIALS".into(), Some("RMA_RAILS"))]);
+    }
+
+    #[test]
+    fn what_would_be_refused_names_its_variables() {
+        let (text, about) = with(&[("RMA_RAILS", "many")]).refused.unwrap();
+        assert!(text.contains("RMA_RAILS") && about == ["RMA_RAILS"], "{text} {about:?}");
+        let variables = with(&[("OMPI_COMM_WORLD_SIZE", "4")]);
+        assert_eq!(variables.refused.unwrap().1, ["OMPI_COMM_WORLD_SIZE"]);
+        assert_eq!(variables.launchers, [("OMPI_COMM_WORLD_SIZE".into(), "4".into(), "Open MPI")]);
+    }
+
+    #[test]
+    fn distances_count_letters() {
+        assert_eq!([distance("abc", "abc"), distance("abc", "ab"), distance("abc", "xbcd"), distance("", "abc")], [0, 1, 2, 3]);
+    }
+}

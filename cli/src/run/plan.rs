@@ -1,0 +1,128 @@
+//! When the ranks of a job are asked to end, and when they are made to. Pure: told of failures and signals with the time of
+//! each, it answers with what to do; it holds no process and reads no clock.
+
+use std::time::{Duration, Instant};
+
+/// After SIGINT or SIGTERM from outside, what the ranks have to end.
+pub(crate) const INTERRUPT_WAIT: Duration = Duration::from_secs(5);
+/// After the SIGTERM that follows a failure's grace, what they have.
+pub(crate) const TERM_WAIT: Duration = Duration::from_secs(2);
+
+/// Where a job is between running and killed.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    grace: Duration,
+    phase: Phase,
+    interrupted: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Running,
+    /// A rank failed; the others may end by themselves until then.
+    Grace(Instant),
+    /// All have been asked to end; what runs then is killed.
+    Asked(Instant),
+    Killed,
+}
+
+/// What to do with every rank that still runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    Terminate,
+    Kill,
+}
+
+impl Plan {
+    /// A job whose ranks have `grace` to end once one has failed.
+    pub(crate) fn new(grace: Duration) -> Self {
+        Self { grace, phase: Phase::Running, interrupted: false }
+    }
+
+    /// A rank failed.
+    pub(crate) fn failed(&mut self, now: Instant) {
+        if self.phase == Phase::Running {
+            self.phase = Phase::Grace(now + self.grace);
+        }
+    }
+
+    /// SIGINT or SIGTERM came, and was passed on to the ranks. Asking twice does not buy time.
+    pub(crate) fn asked(&mut self, interrupt: bool, now: Instant) -> Option<Step> {
+        if interrupt && self.interrupted {
+            self.phase = Phase::Killed;
+            return Some(Step::Kill);
+        }
+        self.interrupted |= interrupt;
+        let until = now + INTERRUPT_WAIT;
+        self.phase = match self.phase {
+            Phase::Running | Phase::Grace(_) => Phase::Asked(until),
+            Phase::Asked(before) => Phase::Asked(before.min(until)),
+            Phase::Killed => Phase::Killed,
+        };
+        None
+    }
+
+    /// What the time itself brings.
+    pub(crate) fn due(&mut self, now: Instant) -> Option<Step> {
+        match self.phase {
+            Phase::Grace(until) if until <= now => {
+                self.phase = Phase::Asked(now + TERM_WAIT);
+                Some(Step::Terminate)
+            }
+            Phase::Asked(until) if until <= now => {
+                self.phase = Phase::Killed;
+                Some(Step::Kill)
+            }
+            _ => None,
+        }
+    }
+
+    /// When [`Self::due`] has something next.
+    pub(crate) fn next(&self) -> Option<Instant> {
+        match self.phase {
+            Phase::Grace(until) | Phase::Asked(until) => Some(until),
+            Phase::Running | Phase::Killed => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GRACE: Duration = Duration::from_millis(300);
+
+    #[test]
+    fn a_failure_brings_grace_then_terminate_then_kill() {
+        let (mut plan, t0) = (Plan::new(GRACE), Instant::now());
+        assert_eq!((plan.next(), plan.due(t0)), (None, None));
+        plan.failed(t0);
+        plan.failed(t0 + GRACE / 2);
+        assert_eq!(plan.next(), Some(t0 + GRACE));
+        assert_eq!(plan.due(t0 + GRACE / 2), None);
+        let t1 = t0 + GRACE;
+        assert_eq!(plan.due(t1), Some(Step::Terminate));
+        assert_eq!(plan.due(t1), None);
+        assert_eq!(plan.due(t1 + TERM_WAIT), Some(Step::Kill));
+        assert_eq!((plan.next(), plan.due(t1 + TERM_WAIT)), (None, None));
+    }
+
+    #[test]
+    fn a_second_interrupt_kills_and_a_second_terminate_buys_no_time() {
+        let (mut plan, t0) = (Plan::new(GRACE), Instant::now());
+        assert_eq!(plan.asked(false, t0), None);
+        assert_eq!(plan.asked(true, t0 + Duration::from_secs(1)), None);
+        assert_eq!(plan.next(), Some(t0 + INTERRUPT_WAIT));
+        assert_eq!(plan.asked(true, t0 + Duration::from_secs(2)), Some(Step::Kill));
+        assert_eq!(plan.next(), None);
+    }
+
+    #[test]
+    fn a_failure_after_an_interrupt_does_not_change_the_plan() {
+        let (mut plan, t0) = (Plan::new(GRACE), Instant::now());
+        assert_eq!(plan.asked(true, t0), None);
+        plan.failed(t0);
+        assert_eq!(plan.next(), Some(t0 + INTERRUPT_WAIT));
+        assert_eq!(plan.due(t0 + INTERRUPT_WAIT), Some(Step::Kill));
+    }
+}
