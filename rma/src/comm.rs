@@ -5,7 +5,7 @@ use crate::backend::{Backend, Committed, WindowMem};
 use crate::bootstrap::{tcp::TcpBootstrap, threads};
 use crate::config::Place;
 use crate::queue::Open;
-use crate::shm::{ShmBackend, ThreadSpace};
+use crate::shm::{ShmBackend, ThreadSpace, inherit};
 use crate::window::WindowInner;
 use crate::{Bootstrap, Config, Deadline, Error, MsgHandle, QueueId, Rank, Result, RmaQueue, RmaWindow};
 use std::cell::{Cell, RefCell};
@@ -85,7 +85,7 @@ impl Comm {
             return Err(Error::Launch("this process has joined its job already; make one Comm and use it for everything".into()));
         }
         let deadline = Deadline::after(config.setup_timeout);
-        let boot: Arc<dyn Bootstrap> = Arc::new(TcpBootstrap::join(place, deadline)?);
+        let boot: Arc<dyn Bootstrap> = Arc::new(TcpBootstrap::join(place, inherit::listener(place)?, deadline)?);
         let backend = ShmBackend::processes(&*boot, place.token, &config, deadline)?;
         Self::new(Arc::new(backend), boot, config)
     }

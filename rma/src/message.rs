@@ -30,7 +30,10 @@ impl MsgHandle {
     ) -> Result<Self> {
         for (what, window) in [("destination of declare_write", window), ("source of declare_write", source)] {
             if !Rc::ptr_eq(comm, &window.inner.comm) {
-                return Err(Error::Invalid { what, reason: format!("{} belongs to another Comm; allocate it on this one", window.id()) });
+                return Err(Error::Invalid {
+                    what,
+                    reason: format!("{} belongs to another Comm; allocate it on this one", window.id()),
+                });
             }
         }
         let message = Self {
@@ -66,7 +69,9 @@ impl MsgHandle {
         if self.target_blocks.overlaps_itself() {
             return Err(Error::Invalid {
                 what: "target_stride of blocks",
-                reason: format!("{target_stride} is shorter than a block of {block_bytes} bytes, so blocks would overwrite each other"),
+                reason: format!(
+                    "{target_stride} is shorter than a block of {block_bytes} bytes, so blocks would overwrite each other"
+                ),
             });
         }
         self.check()?;

@@ -210,12 +210,24 @@ mod tests {
         let cases: Vec<Case> = vec![
             (vec![], vec![(Rank(1), offer(vec![put(0, 8)]))], "rank 0 did not add rank 1 as an origin; call add_origin(1)"),
             (vec![Rank(1)], vec![], "rank 0 added rank 1 as an origin, but rank 1 pushes nothing to rank 0"),
-            (vec![Rank(1)], vec![(Rank(1), Offer { queue: QueueId(4), ..offer(vec![]) })], "commits queue 4 while rank 0 commits queue 5"),
+            (
+                vec![Rank(1)],
+                vec![(Rank(1), Offer { queue: QueueId(4), ..offer(vec![]) })],
+                "commits queue 4 while rank 0 commits queue 5",
+            ),
             (vec![Rank(1)], vec![(Rank(1), Offer { credits: false, ..offer(vec![put(0, 1)]) })], "rank 1 commits without credits"),
-            (vec![Rank(1)], vec![(Rank(1), offer(vec![put(93, 8)]))], "rank 1 writes bytes 93..101 of window 2 of rank 0, which has 100"),
+            (
+                vec![Rank(1)],
+                vec![(Rank(1), offer(vec![put(93, 8)]))],
+                "rank 1 writes bytes 93..101 of window 2 of rank 0, which has 100",
+            ),
             (vec![Rank(1)], vec![(Rank(1), with_blocks(strided(47)))], "bytes 0..102"),
             (vec![Rank(1)], vec![(Rank(1), with_blocks(strided(7)))], "overlap each other"),
-            (vec![Rank(1)], vec![(Rank(1), offer(vec![OfferedPut { window: WindowId(3), ..put(0, 1) }]))], "writes window 3 of rank 0"),
+            (
+                vec![Rank(1)],
+                vec![(Rank(1), offer(vec![OfferedPut { window: WindowId(3), ..put(0, 1) }]))],
+                "writes window 3 of rank 0",
+            ),
             (vec![Rank(1)], vec![(Rank(1), offer(vec![OfferedPut { rail: Rail(2), ..put(0, 1) }]))], "rank 0 has 2 rails"),
             (
                 vec![Rank(1), Rank(2)],

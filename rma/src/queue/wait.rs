@@ -74,8 +74,12 @@ impl Ready {
             if waited >= report_at {
                 report_at *= 2;
                 tracing::warn!(
-                    rank = self.comm.rank.0, queue = self.id.0, epoch = self.life.get().epoch().0,
-                    "still waiting after {:.1} s: {}", waited.as_secs_f64(), self.missing_text()
+                    rank = self.comm.rank.0,
+                    queue = self.id.0,
+                    epoch = self.life.get().epoch().0,
+                    "still waiting after {:.1} s: {}",
+                    waited.as_secs_f64(),
+                    self.missing_text()
                 );
             }
         }
@@ -110,7 +114,8 @@ impl Ready {
     }
 
     fn peer_lost(&self, rank: Rank, how: Departure, lack: &Missing) -> Error {
-        let waiting = format!("{} waited at {} of {} for {}", self.comm.rank, self.life.get().epoch(), self.id, text_of(&lack.what));
+        let waiting =
+            format!("{} waited at {} of {} for {}", self.comm.rank, self.life.get().epoch(), self.id, text_of(&lack.what));
         Error::PeerLost { rank, how, waiting }
     }
 

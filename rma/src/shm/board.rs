@@ -113,7 +113,10 @@ impl Board {
 /// Panics when `slot` was not checked: it is a bug to get here with one that points elsewhere.
 pub(super) fn counter(chunk: &Region, slot: Slot) -> std::ptr::NonNull<Counter> {
     let offset = slot.offset as usize;
-    assert!(offset.is_multiple_of(align_of::<Counter>()) && offset + size_of::<Counter>() <= chunk.len_bytes(), "bug: unchecked slot");
+    assert!(
+        offset.is_multiple_of(align_of::<Counter>()) && offset + size_of::<Counter>() <= chunk.len_bytes(),
+        "bug: unchecked slot"
+    );
     // SAFETY: inside the chunk, checked above.
     unsafe { chunk.base().add(offset) }.cast()
 }

@@ -135,6 +135,7 @@ fn own_cores() -> Cores {
 /// Tells one boot of one machine from all others; within it, one network namespace, for sockets do not reach out of one.
 fn host_name() -> Vec<u8> {
     let boot = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let network = std::fs::read_link("/proc/self/ns/net").map(|link| link.into_os_string().into_encoded_bytes()).unwrap_or_default();
+    let network =
+        std::fs::read_link("/proc/self/ns/net").map(|link| link.into_os_string().into_encoded_bytes()).unwrap_or_default();
     [boot, network].concat()
 }

@@ -46,8 +46,9 @@ struct Header {
 impl Handover {
     /// Collective: opens this rank's socket and learns those of the others.
     pub(super) fn open(boot: &dyn Bootstrap, token: Token, deadline: Deadline) -> Result<Self> {
-        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)
-            .map_err(|cause| Error::os("opening a local socket to hand memory over", cause))?;
+        let socket =
+            rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)
+                .map_err(|cause| Error::os("opening a local socket to hand memory over", cause))?;
         let name = format!("rma-{}", Token::random()?.to_hex());
         let bound = address_of(name.as_bytes()).and_then(|address| rustix::net::bind(&socket, &address));
         bound.map_err(|cause| Error::os("naming a local socket to hand memory over", cause))?;

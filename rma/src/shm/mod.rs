@@ -3,7 +3,10 @@
 //!
 //! Reading order: `device` (what there is), `window` (memory), `commit` (what a queue becomes), `progress` (start and wait).
 //! Below them `counters` (the protocol's atomics), `board` (where the counters are), `region` and `space` (whose memory it is).
-#![allow(unsafe_code, reason = "memory shared with other processes and threads is reached through raw pointers here and nowhere else")]
+#![allow(
+    unsafe_code,
+    reason = "memory shared with other processes and threads is reached through raw pointers here and nowhere else"
+)]
 
 mod board;
 mod commit;
@@ -11,6 +14,7 @@ mod copy;
 pub(crate) mod counters;
 mod device;
 mod handover;
+pub(crate) mod inherit;
 mod memory;
 mod progress;
 mod region;

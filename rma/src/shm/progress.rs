@@ -308,7 +308,8 @@ impl Committed for ShmCommitted {
         for lane in &self.lanes {
             let puts: Vec<_> = self.chain.puts.iter().filter(|put| (put.target, put.rail) == (lane.target, lane.rail)).collect();
             let bytes: u128 = puts.iter().map(|put| put.target_blocks.total_bytes()).sum();
-            let strided = puts.iter().filter(|put| !put.target_blocks.is_contiguous() || !put.source_blocks.is_contiguous()).count();
+            let strided =
+                puts.iter().filter(|put| !put.target_blocks.is_contiguous() || !put.source_blocks.is_contiguous()).count();
             let copies = lane.copies.len();
             let _ = writeln!(
                 text,

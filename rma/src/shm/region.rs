@@ -29,7 +29,7 @@ impl Region {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a fresh anonymous mapping at an address of the kernel's choice touches no other memory.
         let base = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), map_len(len_bytes), protection, MapFlags::PRIVATE) };
-        let region = Self::from_mapping(base, len_bytes, None)?;
+        let region = Self::from_mapping(base, len_bytes)?;
         region.populate()?;
         Ok(region)
     }
@@ -47,9 +47,10 @@ impl Region {
         }
         rustix::fs::ftruncate(&descriptor, map_len(len_bytes) as u64).map_err(|cause| Error::os(doing("sizing"), cause))?;
         rustix::fs::fcntl_add_seals(&descriptor, SEALS).map_err(|cause| Error::os(doing("sealing"), cause))?;
-        let region = Self::map(descriptor.as_fd(), len_bytes)?;
+        let mut region = Self::map(descriptor.as_fd(), len_bytes)?;
+        region.descriptor = Some(descriptor);
         region.populate()?;
-        Ok(Self { descriptor: Some(descriptor), ..region })
+        Ok(region)
     }
 
     /// Maps what another process handed over, once it is as long as promised and cannot shrink: touching it never faults.
@@ -69,16 +70,15 @@ impl Region {
     fn map(descriptor: BorrowedFd<'_>, len_bytes: usize) -> Result<Self> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a fresh mapping at an address of the kernel's choice touches no other memory.
-        let base = unsafe {
-            rustix::mm::mmap(std::ptr::null_mut(), map_len(len_bytes), protection, MapFlags::SHARED, descriptor, 0)
-        };
-        Self::from_mapping(base, len_bytes, None)
+        let base =
+            unsafe { rustix::mm::mmap(std::ptr::null_mut(), map_len(len_bytes), protection, MapFlags::SHARED, descriptor, 0) };
+        Self::from_mapping(base, len_bytes)
     }
 
-    fn from_mapping(base: rustix::io::Result<*mut std::ffi::c_void>, len_bytes: usize, descriptor: Option<OwnedFd>) -> Result<Self> {
+    fn from_mapping(base: rustix::io::Result<*mut std::ffi::c_void>, len_bytes: usize) -> Result<Self> {
         let base = base.map_err(|cause| Error::os(format!("mapping {len_bytes} bytes of memory"), cause))?;
         let Some(base) = NonNull::new(base.cast()) else { panic!("bug: the kernel mapped memory at address 0") };
-        Ok(Self { base, len_bytes, descriptor })
+        Ok(Self { base, len_bytes, descriptor: None })
     }
 
     /// Has the kernel provide all pages now, so that a lack of memory is an error here and not a signal later.
@@ -133,6 +133,7 @@ mod tests {
         let made = Region::shareable(5000).unwrap();
         let descriptor = made.descriptor().unwrap().try_clone_to_owned().unwrap();
         let received = Region::received(&descriptor, 5000).unwrap();
+        assert_ne!(made.base(), received.base(), "two mappings of one memory");
         // SAFETY: the mapping is alive and not empty, and only this thread uses it.
         unsafe { made.base().write(42) };
         // SAFETY: as above.

@@ -40,15 +40,9 @@ pub struct TcpBootstrap {
 }
 
 impl TcpBootstrap {
-    /// Takes this rank's place in the job: returns once every rank has. Rank 0 listens on the host and port of `place.root`.
-    ///
-    /// A `place.listen_fd` must be turned into a listener first, see [`join_with_listener`](Self::join_with_listener).
-    pub fn join(place: &Place, deadline: Deadline) -> Result<Self> {
-        Self::join_with_listener(place, None, deadline)
-    }
-
-    /// The same, where rank 0 may have a `listener` already, inherited from its launcher.
-    pub fn join_with_listener(place: &Place, listener: Option<TcpListener>, deadline: Deadline) -> Result<Self> {
+    /// Takes this rank's place in the job: returns once every rank has. Rank 0 listens on `listener`, which it may have from its
+    /// launcher, or else on the host and port of `place.root`.
+    pub fn join(place: &Place, listener: Option<TcpListener>, deadline: Deadline) -> Result<Self> {
         let Place { rank, size, .. } = *place;
         if rank.0 >= size {
             return Err(Error::NoSuchRank { what: "joining a job", rank, size });

@@ -24,7 +24,7 @@ fn group(size: u32) -> Vec<TcpBootstrap> {
         let ranks: Vec<_> = (0..size)
             .map(|rank| {
                 let (place, listener) = (place(rank, size, &root), listener.take());
-                scope.spawn(move || TcpBootstrap::join_with_listener(&place, listener, soon()).unwrap())
+                scope.spawn(move || TcpBootstrap::join(&place, listener, soon()).unwrap())
             })
             .collect();
         ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
@@ -49,7 +49,7 @@ fn group_with(size: u32, aside: impl FnOnce(&str) + Send) -> Vec<Result<TcpBoots
         let mut listener = Some(listener);
         let mut join = |rank| {
             let (place, listener) = (place(rank, size, root), listener.take());
-            scope.spawn(move || TcpBootstrap::join_with_listener(&place, listener, soon()))
+            scope.spawn(move || TcpBootstrap::join(&place, listener, soon()))
         };
         // The last rank comes only when `aside` is through with a job that still waits.
         let mut ranks: Vec<_> = (0..size - 1).map(&mut join).collect();
@@ -69,7 +69,7 @@ fn all_are_well(group: Vec<Result<TcpBootstrap>>) {
 
 #[test]
 fn a_rank_alone_needs_no_network() {
-    let boot = TcpBootstrap::join(&place(0, 1, "nowhere.invalid:1"), soon()).unwrap();
+    let boot = TcpBootstrap::join(&place(0, 1, "nowhere.invalid:1"), None, soon()).unwrap();
     boot.barrier(soon()).unwrap();
 }
 
@@ -81,13 +81,14 @@ fn ranks_that_come_before_rank_0_listens_wait_for_it() {
         let others: Vec<_> = (1..4)
             .map(|rank| {
                 let place = place(rank, 4, &root);
-                scope.spawn(move || TcpBootstrap::join(&place, soon()))
+                scope.spawn(move || TcpBootstrap::join(&place, None, soon()))
             })
             .collect();
         // One attempt at least is refused before anybody listens.
-        let early = TcpBootstrap::join(&place(1, 4, &root), Deadline::after(Duration::from_millis(30))).unwrap_err().to_string();
+        let early =
+            TcpBootstrap::join(&place(1, 4, &root), None, Deadline::after(Duration::from_millis(30))).unwrap_err().to_string();
         assert!(early.contains("rank 0 does not answer at RMA_ROOT=127.0.0.1:"), "{early}");
-        let first = TcpBootstrap::join(&place(0, 4, &root), soon());
+        let first = TcpBootstrap::join(&place(0, 4, &root), None, soon());
         let mut group = vec![first];
         group.extend(others.into_iter().map(|rank| rank.join().unwrap()));
         all_are_well(group);
@@ -98,7 +99,7 @@ fn ranks_that_come_before_rank_0_listens_wait_for_it() {
 fn a_wrong_token_is_refused_and_the_job_goes_on() {
     all_are_well(group_with(3, |root| {
         let stranger = Place { token: Token([8; 16]), ..place(2, 3, root) };
-        let error = TcpBootstrap::join(&stranger, soon()).unwrap_err().to_string();
+        let error = TcpBootstrap::join(&stranger, None, soon()).unwrap_err().to_string();
         assert!(error.contains("RMA_TOKEN"), "{error}");
     }));
 }
@@ -106,7 +107,7 @@ fn a_wrong_token_is_refused_and_the_job_goes_on() {
 #[test]
 fn a_rank_of_another_size_is_told_and_the_job_goes_on() {
     all_are_well(group_with(3, |root| {
-        let error = TcpBootstrap::join(&place(3, 4, root), soon()).unwrap_err().to_string();
+        let error = TcpBootstrap::join(&place(3, 4, root), None, soon()).unwrap_err().to_string();
         assert!(error.contains("rank 3 of 4 by its RMA_SIZE, but this job has 3 ranks"), "{error}");
     }));
 }
@@ -117,19 +118,19 @@ fn of_two_that_join_as_one_rank_the_second_is_told_and_the_job_goes_on() {
     std::thread::scope(|scope| {
         let root = root.as_str();
         let (sender, refused) = std::sync::mpsc::channel();
-        let first = scope.spawn(move || TcpBootstrap::join_with_listener(&place(0, 3, root), Some(listener), soon()));
+        let first = scope.spawn(move || TcpBootstrap::join(&place(0, 3, root), Some(listener), soon()));
         let twins: Vec<_> = (0..2)
             .map(|_| {
                 let sender = sender.clone();
                 scope.spawn(move || {
-                    let joined = TcpBootstrap::join(&place(1, 3, root), soon());
+                    let joined = TcpBootstrap::join(&place(1, 3, root), None, soon());
                     joined.map_err(|error| sender.send(error.to_string()).unwrap()).ok()
                 })
             })
             .collect();
         let error = refused.recv_timeout(Duration::from_secs(20)).unwrap();
         assert!(error.contains("another process has joined as rank 1 already"), "{error}");
-        let last = TcpBootstrap::join(&place(2, 3, root), soon());
+        let last = TcpBootstrap::join(&place(2, 3, root), None, soon());
         let mut group: Vec<_> = twins.into_iter().filter_map(|twin| twin.join().unwrap().map(Ok)).collect();
         assert_eq!(group.len(), 1);
         group.extend([first.join().unwrap(), last]);
@@ -142,10 +143,9 @@ fn a_rank_that_never_joins_is_named_to_all() {
     let (listener, root) = listen();
     std::thread::scope(|scope| {
         let place_of = |rank| place(rank, 4, &root);
-        let first = scope.spawn(move || {
-            TcpBootstrap::join_with_listener(&place_of(0), Some(listener), Deadline::after(Duration::from_millis(150)))
-        });
-        let other = TcpBootstrap::join(&place_of(2), soon()).unwrap_err().to_string();
+        let first =
+            scope.spawn(move || TcpBootstrap::join(&place_of(0), Some(listener), Deadline::after(Duration::from_millis(150))));
+        let other = TcpBootstrap::join(&place_of(2), None, soon()).unwrap_err().to_string();
         assert!(other.contains("rank 1, rank 3 not connected to"), "{other}");
         let first = first.join().unwrap().unwrap_err();
         assert!(matches!(&first, Error::SetupTimeout { missing, .. } if missing.contains("rank 1, rank 3")), "{first}");
@@ -155,7 +155,7 @@ fn a_rank_that_never_joins_is_named_to_all() {
 #[test]
 fn a_descriptor_that_nobody_adopted_is_named() {
     let place = Place { listen_fd: Some(17), ..place(0, 2, "127.0.0.1:0") };
-    let error = TcpBootstrap::join(&place, soon()).unwrap_err().to_string();
+    let error = TcpBootstrap::join(&place, None, soon()).unwrap_err().to_string();
     assert!(error.contains("RMA_LISTEN_FD=17"), "{error}");
 }
 
