@@ -2,13 +2,14 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command's results and errors are what it prints")]
 
+mod bench;
 mod info;
 mod run;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
-/// One-sided communication: start ranks, and look at what this machine offers them.
+/// One-sided communication: start ranks, time exchanges, and look at what this machine offers them.
 #[derive(Debug, Parser)]
 #[command(name = "rma", version, arg_required_else_help = true)]
 struct Cli {
@@ -20,6 +21,7 @@ struct Cli {
 enum Subcommands {
     Run(run::RunArgs),
     Info(info::InfoArgs),
+    Bench(bench::BenchArgs),
     #[command(name = run::RANK_COMMAND, hide = true)]
     Rank(run::RankArgs),
     #[command(name = run::GUARD_COMMAND, hide = true)]
@@ -30,6 +32,7 @@ fn main() -> ExitCode {
     let (name, result) = match Cli::parse().command {
         Subcommands::Run(args) => ("rma run", run::main(args)),
         Subcommands::Info(args) => ("rma info", info::main(&args)),
+        Subcommands::Bench(args) => ("rma bench", bench::main(&args)),
         Subcommands::Rank(args) => ("rma run", Ok(run::become_rank(args))),
         Subcommands::Guard => ("rma run", Ok(run::become_guard())),
     };

@@ -1,0 +1,206 @@
+//! `rma bench`: times the library's own exchanges, for people and as CSV for programs that compare.
+//! Owns the options, and that the same run happens on threads and on processes; what is timed is in `put`, `halo`, `page_tables`.
+
+mod halo;
+mod measure;
+mod page_tables;
+mod put;
+mod report;
+
+use crate::run;
+use anyhow::{Context, Result, ensure};
+use clap::{Args, Subcommand, ValueEnum};
+use rma::{Comm, Config};
+use std::process::ExitCode;
+use std::time::Duration;
+
+const AFTER_HELP: &str = "\
+Examples:
+  rma bench put                                 one-way latency of two thread ranks
+  rma bench put --mode processes --bytes 8,1M   the same of two processes
+  rma bench halo --ranks 8 --bytes 1024,4096    six messages to the neighbors of a 2x2x2 torus
+  rma bench halo --csv > halo.csv               for a program or a plot";
+
+/// Time the library's own exchanges on this machine.
+#[derive(Debug, Args)]
+#[command(after_help = AFTER_HELP)]
+pub(crate) struct BenchArgs {
+    #[command(subcommand)]
+    bench: Bench,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+enum Bench {
+    /// Ping-pong of one put and its notification: start, wait, and back. Times are one way.
+    Put(Options),
+    /// Six puts to the neighbors of a 3-D torus, and the wait for theirs. Times are of one exchange.
+    ///
+    /// The torus is periodic and as near to a cube as the number of ranks allows, its ranks in row-major order. With two ranks
+    /// all six neighbors are the other rank, unless --torus is given.
+    Halo(HaloOptions),
+    /// How much memory the page tables take when every rank can write every other's window.
+    PageTables(Options),
+}
+
+#[derive(Clone, Debug, Args)]
+struct HaloOptions {
+    #[command(flatten)]
+    common: Options,
+    /// A torus also for two ranks, with four of six messages to oneself
+    #[arg(long)]
+    torus: bool,
+}
+
+#[derive(Clone, Debug, Args)]
+struct Options {
+    /// How many ranks; 2 for put
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    ranks: u32,
+    /// Sizes of a message in bytes, as in 8,1K,1M
+    #[arg(long, value_delimiter = ',', value_parser = size, default_value = "8,1K,4K,64K,1M")]
+    bytes: Vec<usize>,
+    /// Ranks as threads of one process, or as processes
+    #[arg(long, value_enum, default_value_t = Mode::Threads)]
+    mode: Mode,
+    /// Rails the messages are spread over, in turn
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=i64::from(rma::config::MAX_RAILS)))]
+    rails: u16,
+    /// The backend
+    #[arg(long, value_enum, default_value_t = Backend::Shm)]
+    backend: Backend,
+    /// Open the received ranges at start instead of early
+    #[arg(long)]
+    expose_at_start: bool,
+    /// How often each size is timed; the table shows median, least and most
+    #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    repeats: u32,
+    /// About how long one timing takes, in milliseconds
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=60_000))]
+    batch_ms: u64,
+    /// Leave it to the system on which core a rank runs; without it, ranks get a core each if there are enough
+    #[arg(long)]
+    no_bind: bool,
+    /// Lines for programs instead of a table
+    #[arg(long)]
+    csv: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Mode {
+    Threads,
+    Processes,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Backend {
+    Shm,
+}
+
+impl Mode {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Threads => "threads",
+            Self::Processes => "processes",
+        }
+    }
+}
+
+impl Bench {
+    fn options(&self) -> &Options {
+        match self {
+            Self::Put(options) | Self::PageTables(options) => options,
+            Self::Halo(options) => &options.common,
+        }
+    }
+
+    /// What one rank does; on rank 0 it prints.
+    fn run(&self, comm: &Comm) -> Result<()> {
+        let options = self.options();
+        if !options.no_bind {
+            bind(comm)?;
+        }
+        match self {
+            Self::Put(options) => put::run(comm, options),
+            Self::Halo(halo) => halo::run(comm, &halo.common, halo.torus),
+            Self::PageTables(options) => page_tables::run(comm, options),
+        }
+    }
+}
+
+/// `rma bench`.
+pub(crate) fn main(args: &BenchArgs) -> Result<ExitCode> {
+    let bench = &args.bench;
+    let options = bench.options();
+    if let Bench::Put(_) = bench {
+        ensure!(options.ranks == 2, "--ranks {}: a ping-pong has 2 ranks", options.ranks);
+    }
+    let (mut config, place) = Config::from_env()?;
+    config.rails = options.rails;
+    if let Some(place) = place {
+        // A rank of a job that is running already: of the one started below, or of the user's own launcher.
+        let comm = Comm::join(&place, config)?;
+        bench.run(&comm)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    match options.mode {
+        Mode::Threads => {
+            if let Bench::PageTables(_) = bench {
+                // Page tables are what is measured, and stacks would have their own.
+                config.stack_bytes = Some(page_tables::STACK_BYTES);
+            }
+            Comm::threads_with(options.ranks, config, |comm| bench.run(&comm))?.into_iter().collect::<Result<()>>()?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Mode::Processes => {
+            let outcome = run::launch(&run::Options {
+                ranks: options.ranks,
+                program: "/proc/self/exe".into(),
+                args: std::env::args_os().skip(1).collect(),
+                variables: Vec::new(),
+                bind: false,
+                prefix: false,
+                stdin: false,
+                grace: Duration::from_secs(1),
+            })?;
+            Ok(outcome.code().into())
+        }
+    }
+}
+
+/// Gives this rank a core of its own if there are enough for all.
+fn bind(comm: &Comm) -> Result<()> {
+    let cores = run::allowed_cores()?;
+    if comm.size() as usize > cores.len() {
+        return Ok(());
+    }
+    let mut set = rustix::thread::CpuSet::new();
+    let core = cores[comm.rank().index()];
+    set.set(core);
+    rustix::thread::sched_setaffinity(None, &set).with_context(|| format!("binding {} to core {core}", comm.rank()))
+}
+
+fn size(text: &str) -> Result<usize, String> {
+    let (digits, factor) = match text.as_bytes().last() {
+        Some(b'k' | b'K') => (&text[..text.len() - 1], 1 << 10),
+        Some(b'm' | b'M') => (&text[..text.len() - 1], 1 << 20),
+        Some(b'g' | b'G') => (&text[..text.len() - 1], 1 << 30),
+        _ => (text, 1),
+    };
+    let size = digits.parse::<usize>().ok().and_then(|number| number.checked_mul(factor));
+    size.ok_or_else(|| format!("{text:?}: expected bytes, as in 8, 64K or 1M"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_with_and_without_units() {
+        assert_eq!(size("8"), Ok(8));
+        assert_eq!(size("64k"), Ok(65536));
+        assert_eq!(size("1M"), Ok(1 << 20));
+        for bad in ["", "K", "-1", "1.5K", "99999999999999999999", "18446744073709551615K"] {
+            assert!(size(bad).is_err(), "{bad}");
+        }
+    }
+}

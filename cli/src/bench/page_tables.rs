@@ -1,0 +1,68 @@
+//! Page tables: every rank puts a byte into every page of every other's window, then the tables of all ranks are added up.
+
+use super::Options;
+use super::measure::gather;
+use anyhow::{Context, Result};
+use rma::{Comm, Rank};
+
+/// The stack of a thread rank here: small, so that many share a page of tables.
+pub(super) const STACK_BYTES: usize = 32 << 10;
+
+const PAGE_BYTES: usize = 4096;
+
+pub(super) fn run(comm: &Comm, options: &Options) -> Result<()> {
+    let speaks = comm.rank() == Rank(0);
+    if speaks && options.csv {
+        println!("bench,backend,mode,ranks,bytes,page_tables_kb,formula_kb");
+    }
+    for &bytes in &options.bytes {
+        let total_kb = touch_all(comm, options, bytes)?;
+        if !speaks {
+            continue;
+        }
+        let (backend, mode, ranks) = (comm.caps().name, options.mode.name(), comm.size());
+        // A table of 4 KiB covers 2 MiB: one set for one address space, a set a rank for each of its own.
+        let sets = if options.mode == super::Mode::Threads { 1 } else { u64::from(ranks) };
+        let formula_kb = sets * (u64::from(ranks) * bytes as u64).div_ceil(2 << 20) * 4;
+        if options.csv {
+            println!("page-tables,{backend},{mode},{ranks},{bytes},{total_kb},{formula_kb}");
+        } else {
+            println!(
+                "{ranks} ranks as {mode}, each with a window of {bytes} bytes that all others have written: {total_kb} kB of page \
+                 tables (the windows alone by formula: {formula_kb} kB)"
+            );
+        }
+    }
+    Ok(())
+}
+
+fn touch_all(comm: &Comm, options: &Options, bytes: usize) -> Result<u64> {
+    let (me, size) = (comm.rank(), comm.size());
+    let (window, source) = (comm.window_alloc(bytes)?, comm.window_alloc(8)?);
+    // Origin r writes byte r of each page, so that nobody is in anybody's way.
+    let pages = if size as usize <= PAGE_BYTES { bytes / PAGE_BYTES } else { 0 };
+    let mut queue = comm.queue_alloc(&window)?;
+    for peer in (0..size).map(Rank).filter(|&peer| peer != me) {
+        let put = comm.declare_write(&window, me.index().min(bytes.saturating_sub(1)), &source, 0, usize::from(pages > 0), peer)?;
+        queue.push(&put.blocks(pages, 0, PAGE_BYTES)?)?;
+        queue.add_origin(peer)?;
+    }
+    let mut queue = queue.commit()?;
+    queue.start()?.wait()?;
+    comm.barrier()?;
+    let all = gather(comm.bootstrap(), comm.config().setup_timeout, own_page_tables_kb()?)?;
+    drop(queue);
+    window.free()?;
+    source.free()?;
+    Ok(match options.mode {
+        super::Mode::Threads => all[0],
+        super::Mode::Processes => all.iter().sum(),
+    })
+}
+
+/// `VmPTE` of this process, in kB.
+fn own_page_tables_kb() -> Result<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").context("reading /proc/self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmPTE:")).context("/proc/self/status has no VmPTE")?;
+    line.trim().trim_end_matches("kB").trim().parse().with_context(|| format!("VmPTE is {line:?}"))
+}
