@@ -1,9 +1,10 @@
-//! Everything CI does, by hand: `cargo xtask setup | test | instructions`.
+//! Everything CI does, by hand: `cargo xtask setup | test | bench | instructions`.
 //! Owns the command line; each command is a module of its own.
 #![forbid(unsafe_code)]
 // The output is what this program is for.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
+mod bench;
 mod instructions;
 mod licences;
 mod metadata;
@@ -28,6 +29,8 @@ enum Command {
     Setup(setup::Args),
     /// Run every test, part by part
     Test(test::Args),
+    /// Time `rma` against its peers and the floor of this machine, in turn
+    Bench(bench::Args),
     /// Count the instructions of starting and waiting for six puts
     Instructions,
 }
@@ -36,6 +39,7 @@ fn main() -> ExitCode {
     let outcome = process::stop_children_on_signals().and_then(|()| match Cli::parse().command {
         Command::Setup(args) => setup::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Test(args) => test::run(&args),
+        Command::Bench(args) => bench::run(&args),
         Command::Instructions => instructions::run(),
     });
     outcome.unwrap_or_else(|error| {
