@@ -117,12 +117,15 @@ fn conclude(turns: &[InTurn<'_>], markdown: bool, rounds: usize, cores: u32) -> 
     for InTurn { group, measured, .. } in turns {
         println!("{}", if markdown { report::markdown(group, measured) } else { report::text(group, measured) });
         measured.remarks.iter().for_each(|remark| println!("{}: {}", group.name, remark.lines().next().unwrap_or_default()));
+        if !measured.remarks.is_empty() {
+            println!();
+        }
         let tally = report::tally(group, measured);
         total.met += tally.met;
         total.missed += tally.missed;
         total.unmeasured += tally.unmeasured;
     }
-    println!("\ntargets: {} met, {} missed, {} not measured", total.met, total.missed, total.unmeasured);
+    println!("targets: {} met, {} missed, {} not measured", total.met, total.missed, total.unmeasured);
     if total.missed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
