@@ -1,0 +1,200 @@
+//! Who is timed, and how each is started: `rma`, its peers, and the floor. All of one group do the same exchange at the
+//! same sizes on the same cores.
+
+use super::csv::{self, Row};
+use super::peers::Peers;
+use super::torus;
+use super::ucx::Perftest;
+use crate::process::{Output, Spec, find_program};
+use anyhow::{Result, anyhow, bail, ensure};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// The backend's name of every row of ours, and of every floor.
+pub(super) const OURS: &str = "rma";
+pub(super) const FLOOR: &str = "floor";
+
+const PUT_SIZES: [u64; 5] = [8, 1024, 4096, 65_536, 1_048_576];
+const HALO_SIZES: [u64; 6] = [1024, 4096, 16_384, 65_536, 262_144, 1_048_576];
+
+/// One exchange on one number of ranks.
+pub(super) struct Group {
+    /// What `--only` selects.
+    pub(super) name: &'static str,
+    pub(super) bench: &'static str,
+    pub(super) ranks: u32,
+    pub(super) sizes: &'static [u64],
+}
+
+pub(super) const GROUPS: [Group; 3] = [
+    Group { name: "put", bench: "put", ranks: 2, sizes: &PUT_SIZES },
+    Group { name: "halo-2", bench: "halo", ranks: 2, sizes: &HALO_SIZES },
+    Group { name: "halo-8", bench: "halo", ranks: 8, sizes: &HALO_SIZES },
+];
+
+/// What the contenders are built from and measured with.
+pub(super) struct Setting {
+    pub(super) rma: Result<PathBuf>,
+    pub(super) peers: Peers,
+    pub(super) cores: u32,
+    pub(super) repeats: u32,
+    pub(super) batch: Duration,
+    pub(super) target: PathBuf,
+}
+
+/// Someone who takes part in the rounds of a group.
+pub(super) struct Contender {
+    pub(super) name: String,
+    how: How,
+}
+
+enum How {
+    /// Prints CSV.
+    Csv(Spec),
+    Ucx(Perftest),
+    /// Cannot take part, and why.
+    Absent(String),
+}
+
+/// What one run gave.
+pub(super) struct Run {
+    pub(super) rows: Vec<Row>,
+    /// Something to know about rows that count nevertheless.
+    pub(super) remark: Option<String>,
+}
+
+impl Contender {
+    fn new(name: &str, spec: Result<Spec>) -> Self {
+        let how = spec.map_or_else(|error| How::Absent(format!("{error:#}")), How::Csv);
+        Self { name: name.into(), how }
+    }
+
+    /// Someone who cannot take part.
+    #[cfg(test)]
+    pub(super) fn absent(name: &str, reason: &str) -> Self {
+        Self { name: name.into(), how: How::Absent(reason.into()) }
+    }
+
+    pub(super) fn run(&self, group: &Group, limit: Duration) -> Result<Run> {
+        let spec = match &self.how {
+            How::Absent(reason) => bail!("{reason}"),
+            How::Ucx(perftest) => return Ok(Run { rows: perftest.run(limit)?, remark: None }),
+            How::Csv(spec) => spec,
+        };
+        let finished = spec.run(limit, Output::Kept)?;
+        let rows = csv::parse(&finished.stdout, group.bench).map_err(|error| {
+            let failure = if finished.succeeded() { String::new() } else { format!(": {}", finished.failure()) };
+            anyhow!("{error:#}; `{spec}`{failure}\n{}", finished.last_words(5))
+        })?;
+        let alien = rows.iter().find(|row| row.ranks != group.ranks || !group.sizes.contains(&row.bytes));
+        ensure!(alien.is_none(), "`{spec}` printed a line that was not asked for: {alien:?}");
+        // OpenSHMEM may crash as it ends, after its results; and wrong data leave a line out.
+        let remark = (!finished.succeeded()).then(|| format!("{} after printing its results", finished.failure()));
+        let remark = remark.or_else(|| finished.stderr.lines().find(|line| line.starts_with("error:")).map(Into::into));
+        Ok(Run { rows, remark })
+    }
+}
+
+impl Setting {
+    pub(super) fn contenders(&self, group: &Group) -> Vec<Contender> {
+        let ours = |mode| Contender::new(&format!("{OURS} {mode}"), self.ours(group, mode));
+        let mut all = vec![ours("threads"), ours("processes")];
+        match group.bench {
+            "put" => {
+                let program = |path: &Result<PathBuf>| Ok(self.measured(Spec::new(shown(path)?), group));
+                all.push(Contender::new(FLOOR, program(&self.peers.put_floor)));
+                all.push(Contender::new("openshmem", self.launched(oshrun(), &self.peers.put_shmem, group)));
+                all.push(Contender::new("openmpi", self.launched(self.mpirun(group), &self.peers.put_pscw, group)));
+                all.push(self.ucx(group));
+            }
+            _ => {
+                let floor = self.launched(self.mpirun(group), &self.peers.halo_openmpi, group);
+                all.push(Contender::new(FLOOR, floor.map(|spec| spec.args(["--only", "floor"]))));
+                all.push(Contender::new("openmpi", self.launched(self.mpirun(group), &self.peers.halo_openmpi, group)));
+                // MPICH never yields: with more ranks than cores it stands still for whole time slices.
+                if !self.oversubscribed(group) {
+                    all.push(Contender::new("mpich", self.launched(mpiexec(group), &self.peers.halo_mpich, group)));
+                }
+            }
+        }
+        all
+    }
+
+    fn oversubscribed(&self, group: &Group) -> bool {
+        group.ranks > self.cores
+    }
+
+    fn ours(&self, group: &Group, mode: &str) -> Result<Spec> {
+        let ranks = group.ranks.to_string();
+        Ok(Spec::new(shown(&self.rma)?).args([
+            "bench",
+            group.bench,
+            "--ranks",
+            &ranks,
+            "--mode",
+            mode,
+            "--bytes",
+            &list(group.sizes),
+            "--csv",
+        ]))
+    }
+
+    fn ucx(&self, group: &Group) -> Contender {
+        let name = "ucx".to_owned();
+        if find_program("ucx_perftest").is_none() {
+            return Contender { name, how: How::Absent("ucx_perftest is not installed; `cargo xtask setup` installs it".into()) };
+        }
+        let script = self.target.join("peers/ucx_perftest.txt");
+        let perftest = Perftest { sizes: group.sizes.into(), repeats: self.repeats, batch: self.batch, script };
+        Contender { name, how: How::Ucx(perftest) }
+    }
+
+    fn mpirun(&self, group: &Group) -> Spec {
+        let spec = as_root(Spec::new("mpirun.openmpi"));
+        let spec = if self.oversubscribed(group) {
+            spec.args(["--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1"])
+        } else {
+            spec.args(["--bind-to", "core"])
+        };
+        spec.args(["-np".into(), group.ranks.to_string()])
+    }
+
+    fn launched(&self, launcher: Spec, program: &Result<PathBuf>, group: &Group) -> Result<Spec> {
+        Ok(self.measured(launcher.arg(shown(program)?), group))
+    }
+
+    /// The options that every program of xtask/peers takes.
+    fn measured(&self, spec: Spec, group: &Group) -> Spec {
+        let spec = spec.args(["--bytes".into(), list(group.sizes), "--repeats".into(), self.repeats.to_string()]);
+        let spec = spec.args(["--batch-ms".into(), self.batch.as_millis().to_string()]);
+        if group.bench != "halo" {
+            return spec;
+        }
+        let spec = spec.args(["--dims".into(), torus::dims(group.ranks).map(|n| n.to_string()).join("x")]);
+        // On two ranks a torus would send most messages to oneself; all six go to the other rank instead.
+        let spec = if group.ranks == 2 { spec.arg("--other-rank") } else { spec };
+        if self.oversubscribed(group) { spec.arg("--yield") } else { spec }
+    }
+}
+
+fn oshrun() -> Spec {
+    // It may crash as it ends; looking for the place would take UCX two seconds.
+    as_root(Spec::new("oshrun")).args(["--bind-to", "core", "-np", "2"]).env("UCX_HANDLE_ERRORS", "none")
+}
+
+fn mpiexec(group: &Group) -> Spec {
+    Spec::new("mpiexec.mpich").args(["-bind-to".into(), "core".into(), "-np".into(), group.ranks.to_string()])
+}
+
+fn as_root(spec: Spec) -> Spec {
+    if rustix::process::geteuid().is_root() { spec.arg("--allow-run-as-root") } else { spec }
+}
+
+fn shown(path: &Result<PathBuf>) -> Result<String> {
+    let path: &Path = path.as_ref().map_err(|error| anyhow!("{error:#}"))?;
+    Ok(path.display().to_string())
+}
+
+fn list(sizes: &[u64]) -> String {
+    sizes.iter().map(u64::to_string).collect::<Vec<_>>().join(",")
+}

@@ -1,0 +1,42 @@
+//! What `rma` is meant to reach: a ratio to a peer, by benchmark and size. Plain data.
+
+/// The most that ours may take, over what the peer takes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Target {
+    pub(super) peer: Peer,
+    pub(super) ratio: f64,
+}
+
+/// Whom a target compares with. Of several that fit, the one with the lowest median over all rounds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Peer {
+    /// The best of this library's ways.
+    BestOf(&'static str),
+    /// The best of all peers; a floor is none.
+    Best,
+}
+
+/// What is asked of this benchmark at this size, if anything is.
+pub(super) fn target(bench: &str, ranks: u32, bytes: u64) -> Option<Target> {
+    let (peer, ratio) = match (bench, ranks, bytes) {
+        ("put", 2, 8 | 1024 | 4096) => (Peer::BestOf("openshmem"), 0.75),
+        ("put", 2, 65_536) => (Peer::BestOf("openshmem"), 0.9),
+        ("put", 2, 1_048_576) => (Peer::Best, 1.0),
+        ("halo", 2, 1024) => (Peer::BestOf("openmpi"), 0.6),
+        ("halo", 2, 4096) => (Peer::BestOf("openmpi"), 0.7),
+        ("halo", 2, 16_384) => (Peer::BestOf("openmpi"), 0.8),
+        ("halo", 2, 65_536) => (Peer::BestOf("openmpi"), 0.9),
+        ("halo", 8, _) => (Peer::BestOf("openmpi"), 0.6),
+        _ => return None,
+    };
+    Some(Target { peer, ratio })
+}
+
+impl Peer {
+    pub(super) fn fits(self, backend: &str) -> bool {
+        match self {
+            Self::BestOf(name) => backend == name,
+            Self::Best => true,
+        }
+    }
+}
