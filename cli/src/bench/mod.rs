@@ -147,6 +147,7 @@ pub(crate) fn main(args: &BenchArgs) -> Result<ExitCode> {
             if let Bench::PageTables(_) = bench {
                 // Page tables are what is measured, and stacks would have their own.
                 config.stack_bytes = Some(page_tables::STACK_BYTES);
+                page_tables::with_one_heap()?;
             }
             Comm::threads_with(options.ranks, config, |comm| bench.run(&comm))?.into_iter().collect::<Result<()>>()?;
             Ok(ExitCode::SUCCESS)

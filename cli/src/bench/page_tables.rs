@@ -1,14 +1,26 @@
-//! Page tables: every rank puts a byte into every page of every other's window, then the tables of all ranks are added up.
+//! Page tables: every rank puts its share of every other's window, then the tables of all ranks are added up. A table covers
+//! 2 MiB, so a share anywhere in a window needs the table as much as the whole window does.
 
 use super::Options;
 use super::measure::gather;
 use anyhow::{Context, Result};
 use rma::{Comm, Rank};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 
 /// The stack of a thread rank here: small, so that many share a page of tables.
 pub(super) const STACK_BYTES: usize = 32 << 10;
 
-const PAGE_BYTES: usize = 4096;
+/// Becomes this command again with one heap for all threads: the system's allocator would otherwise spread small allocations over
+/// many address ranges, whose tables have nothing to do with windows.
+pub(super) fn with_one_heap() -> Result<()> {
+    const ONE_HEAP: (&str, &str) = ("MALLOC_ARENA_MAX", "1");
+    if std::env::var_os(ONE_HEAP.0).is_some() {
+        return Ok(());
+    }
+    let failed = Command::new("/proc/self/exe").args(std::env::args_os().skip(1)).env(ONE_HEAP.0, ONE_HEAP.1).exec();
+    Err(failed).context("starting over with one heap")
+}
 
 pub(super) fn run(comm: &Comm, options: &Options) -> Result<()> {
     let speaks = comm.rank() == Rank(0);
@@ -38,13 +50,11 @@ pub(super) fn run(comm: &Comm, options: &Options) -> Result<()> {
 
 fn touch_all(comm: &Comm, options: &Options, bytes: usize) -> Result<u64> {
     let (me, size) = (comm.rank(), comm.size());
-    let (window, source) = (comm.window_alloc(bytes)?, comm.window_alloc(8)?);
-    // Origin r writes byte r of each page, so that nobody is in anybody's way.
-    let pages = if size as usize <= PAGE_BYTES { bytes / PAGE_BYTES } else { 0 };
+    let share = bytes / size as usize;
+    let (window, source) = (comm.window_alloc(bytes)?, comm.window_alloc(share)?);
     let mut queue = comm.queue_alloc(&window)?;
     for peer in (0..size).map(Rank).filter(|&peer| peer != me) {
-        let put = comm.declare_write(&window, me.index().min(bytes.saturating_sub(1)), &source, 0, usize::from(pages > 0), peer)?;
-        queue.push(&put.blocks(pages, 0, PAGE_BYTES)?)?;
+        queue.push(&comm.declare_write(&window, me.index() * share, &source, 0, share, peer)?)?;
         queue.add_origin(peer)?;
     }
     let mut queue = queue.commit()?;
