@@ -1,5 +1,6 @@
-//! Page tables: every rank puts its share of every other's window, then the tables of all ranks are added up. A table covers
-//! 2 MiB, so a share anywhere in a window needs the table as much as the whole window does.
+//! Page tables: every rank puts a few bytes into every other's window, then the tables of all ranks are added up. A table covers
+//! 2 MiB, so a share anywhere in a window needs the table as much as the whole window does. Threads have one set of tables,
+//! complete once the owners have their memory; there each rank only puts to the next one.
 
 use super::Options;
 use super::measure::gather;
@@ -9,7 +10,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 /// The stack of a thread rank here: small, so that many share a page of tables.
-pub(super) const STACK_BYTES: usize = 32 << 10;
+pub(super) const STACK_BYTES: usize = 16 << 10;
 
 /// Becomes this command again with one heap for all threads: the system's allocator would otherwise spread small allocations over
 /// many address ranges, whose tables have nothing to do with windows.
@@ -40,7 +41,7 @@ pub(super) fn run(comm: &Comm, options: &Options) -> Result<()> {
             println!("page-tables,{backend},{mode},{ranks},{bytes},{total_kb},{formula_kb}");
         } else {
             println!(
-                "{ranks} ranks as {mode}, each with a window of {bytes} bytes that all others have written: {total_kb} kB of page \
+                "{ranks} ranks as {mode}, each with a window of {bytes} bytes that all others can write: {total_kb} kB of page \
                  tables (the windows alone by formula: {formula_kb} kB)"
             );
         }
@@ -50,12 +51,14 @@ pub(super) fn run(comm: &Comm, options: &Options) -> Result<()> {
 
 fn touch_all(comm: &Comm, options: &Options, bytes: usize) -> Result<u64> {
     let (me, size) = (comm.rank(), comm.size());
-    let share = bytes / size as usize;
+    let share = (bytes / size as usize).min(64);
     let (window, source) = (comm.window_alloc(bytes)?, comm.window_alloc(share)?);
     let mut queue = comm.queue_alloc(&window)?;
-    for peer in (0..size).map(Rank).filter(|&peer| peer != me) {
-        queue.push(&comm.declare_write(&window, me.index() * share, &source, 0, share, peer)?)?;
-        queue.add_origin(peer)?;
+    let reach = if options.mode == super::Mode::Threads { 1.min(size - 1) } else { size - 1 };
+    for distance in 1..=reach {
+        let target = Rank((me.0 + distance) % size);
+        queue.push(&comm.declare_write(&window, me.index() * share, &source, 0, share, target)?)?;
+        queue.add_origin((me.0 + size - distance) % size)?;
     }
     let mut queue = queue.commit()?;
     queue.start()?.wait()?;

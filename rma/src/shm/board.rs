@@ -15,14 +15,12 @@ use std::sync::Arc;
 /// Two cache lines: what the prefetchers of common processors fetch together.
 const LINE_BYTES: usize = 128;
 const COUNTERS_PER_LINE: usize = LINE_BYTES / size_of::<Counter>();
-/// A chunk of a board: so small that hundreds of thread ranks share a few page tables.
-const LINES_PER_CHUNK: usize = 128;
-const CHUNK_BYTES: usize = LINES_PER_CHUNK * LINE_BYTES;
+/// The first chunk of a board is a page, so that few partners cost little; each further one is twice as long as the one before, up
+/// to the last of these, so that many partners need few chunks.
+const FIRST_CHUNK_LINES: usize = 4096 / LINE_BYTES;
+const LARGEST_CHUNK_LINES: usize = 32 * FIRST_CHUNK_LINES;
 
-const _: () = {
-    assert!(COUNTERS_PER_LINE == 16);
-    assert!(CHUNK_BYTES.is_multiple_of(4096));
-};
+const _: () = assert!(COUNTERS_PER_LINE == 16, "the bits of Line::used");
 
 /// Where a counter is: a region of its owner, and the offset in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -49,9 +47,9 @@ struct Line {
 }
 
 impl Board {
-    /// A board with its first chunk, whose first line holds the bell.
+    /// A board without chunks. The first line of the first will hold the bell.
     pub(super) fn new() -> Self {
-        Self { chunks: Vec::new(), lines: HashMap::new(), fresh_line: LINES_PER_CHUNK }
+        Self { chunks: Vec::new(), lines: HashMap::new(), fresh_line: 0 }
     }
 
     /// Where the bell is.
@@ -66,7 +64,7 @@ impl Board {
     pub(super) fn take(&mut self, partner: Rank, space: &Space) -> Result<Slot> {
         let lines = self.lines.entry(partner).or_default();
         if lines.iter().all(|line| line.used == u16::MAX) {
-            if self.fresh_line == LINES_PER_CHUNK {
+            if self.chunks.last().is_none_or(|(_, chunk)| self.fresh_line * LINE_BYTES == chunk.len_bytes()) {
                 self.grow(space)?;
             }
             let line = Line { chunk: self.chunks.len() - 1, line: self.fresh_line, used: 0 };
@@ -101,7 +99,8 @@ impl Board {
     }
 
     fn grow(&mut self, space: &Space) -> Result<()> {
-        self.chunks.push(space.make(CHUNK_BYTES)?);
+        let lines = (FIRST_CHUNK_LINES << self.chunks.len().min(8)).min(LARGEST_CHUNK_LINES);
+        self.chunks.push(space.make(lines * LINE_BYTES)?);
         // The first line of the first chunk is the bell's.
         self.fresh_line = usize::from(self.chunks.len() == 1);
         Ok(())
