@@ -2,8 +2,8 @@
 
 mod common;
 
-use common::{Running, finish, pid_in, run_sh, state, until};
-use rustix::process::{Pid, Signal};
+use common::{Running, TemporaryDirectory, finish, pid_in, run_sh, state, until};
+use rustix::process::{Pid, Signal, kill_process};
 use std::time::Instant;
 
 /// Waits for ever, but for signals: a shell looks at them only between its commands.
@@ -66,12 +66,13 @@ fn what_does_not_end_after_sigterm_is_killed() {
 #[test]
 fn a_signal_that_was_ignored_stays_ignored() {
     let mut shell = std::process::Command::new("sh");
-    let script = "trap '' HUP; exec \"$0\" run -n 1 -- sh -c 'echo ready; read x; echo unharmed'";
-    shell.args(["-c", script, env!("CARGO_BIN_EXE_rma")]);
-    let mut running = Running::with_stdin(shell);
+    let rank = format!("trap 'echo unharmed; exit 0' USR1; echo ready; {WAIT}");
+    shell.args(["-c", "trap '' HUP; exec \"$0\" run -n 1 -- sh -c \"$1\"", env!("CARGO_BIN_EXE_rma"), &rank]);
+    let running = Running::start(shell);
     running.line();
+    // The launcher looks at several in the order of their numbers: the second tells that the first had its chance.
     running.signal(Signal::HUP);
-    running.feed(b"\n".to_vec());
+    running.signal(Signal::USR1);
     let done = running.finish();
     assert_eq!((done.code, done.out().as_str()), (0, "[0] unharmed\n"));
 }
@@ -125,9 +126,7 @@ fn a_killed_launcher_leaves_nothing_behind() {
     let script = "sh -c 'echo pid $$; exec sleep 1000' & echo pid $$; wait";
     let mut running = Running::start(run_sh(&["-n", "4"], script));
     let mut pids: Vec<_> = (0..8).map(|_| pid_in(&running.line())).collect();
-    let launcher = Pid::from_child(&running.child).as_raw_pid();
-    let children = std::fs::read_to_string(format!("/proc/{launcher}/task/{launcher}/children")).unwrap();
-    let children: Vec<i32> = children.split_whitespace().map(|pid| pid.parse().unwrap()).collect();
+    let children = children_of(&running);
     // The ranks, and the guard.
     assert_eq!(children.len(), 5, "{children:?}");
     pids.extend(children);
@@ -137,13 +136,31 @@ fn a_killed_launcher_leaves_nothing_behind() {
 }
 
 #[test]
+fn ranks_end_with_a_killed_launcher_also_without_its_guard() {
+    let mut running = Running::start(run_sh(&["-n", "3"], "echo pid $$; exec sleep 1000"));
+    let ranks: Vec<_> = (0..3).map(|_| pid_in(&running.line())).collect();
+    let guard: Vec<_> = children_of(&running).into_iter().filter(|pid| !ranks.contains(pid)).collect();
+    assert_eq!(guard.len(), 1, "{guard:?}");
+    kill_process(Pid::from_raw(guard[0]).unwrap(), Signal::KILL).unwrap();
+    until("the guard has ended", || state(guard[0]).is_none());
+    assert!(ranks.iter().all(|&pid| state(pid).is_some()));
+    running.child.kill().unwrap();
+    until("every rank has ended", || ranks.iter().all(|&pid| state(pid).is_none()));
+}
+
+fn children_of(running: &Running) -> Vec<i32> {
+    let pid = Pid::from_child(&running.child).as_raw_pid();
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+    children.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
+}
+
+#[test]
 fn a_job_leaves_no_file_behind() {
-    let directory = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("empty-{}", std::process::id()));
-    std::fs::create_dir_all(&directory).unwrap();
+    let directory = TemporaryDirectory::new("empty");
+    let path = &directory.path;
     let mut command = run_sh(&["-n", "2"], "exit $RMA_RANK");
-    command.current_dir(&directory).env("TMPDIR", &directory).env("HOME", &directory);
+    command.current_dir(path).env("TMPDIR", path).env("HOME", path);
     assert_eq!(finish(command).code, 1);
-    let left: Vec<_> = std::fs::read_dir(&directory).unwrap().collect();
-    std::fs::remove_dir_all(&directory).unwrap();
+    let left: Vec<_> = std::fs::read_dir(path).unwrap().collect();
     assert!(left.is_empty(), "{left:?}");
 }

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Running, finish, pid_in, run_sh, state, until};
+use common::{Running, TemporaryDirectory, finish, pid_in, run_sh, state, until};
 use std::collections::BTreeMap;
 
 #[test]
@@ -40,6 +40,19 @@ fn lines_of_64_ranks_stay_whole_and_each_rank_in_order() {
         *number += 1;
     }
     assert_eq!(next, (0..64).map(|rank| (rank, LINES)).collect());
+}
+
+#[test]
+fn a_line_is_held_until_it_is_whole() {
+    let directory = TemporaryDirectory::new("held");
+    let fifo = directory.fifo("fifo");
+    let script = "if [ $RMA_RANK = 1 ]; then read x < $0; echo between; else printf 'first, '; echo > $0; read x; echo second; fi";
+    let mut command = run_sh(&["-n", "2"], script);
+    command.arg(fifo);
+    let mut running = Running::with_stdin(command);
+    assert_eq!(running.line(), "[1] between");
+    running.feed(b"\n".to_vec());
+    assert_eq!(running.finish().out(), "[0] first, second\n");
 }
 
 #[test]
@@ -91,6 +104,21 @@ fn an_input_that_stays_open_does_not_keep_the_launcher() {
     let stdin = running.stdin.take();
     assert_eq!(running.finish().sorted(), ["[0] done", "[1] done"]);
     drop(stdin);
+}
+
+#[test]
+fn input_that_comes_after_the_end_of_rank_0_is_left_to_others() {
+    let directory = TemporaryDirectory::new("left");
+    let fifo = directory.fifo("fifo");
+    let rank = "if [ $RMA_RANK = 0 ]; then echo pid $$; else read x < $0; fi";
+    let mut shell = std::process::Command::new("sh");
+    shell.args(["-c", "\"$0\" run -n 2 -- sh -c \"$1\" \"$2\"; cat", env!("CARGO_BIN_EXE_rma"), rank]).arg(&fifo);
+    let mut running = Running::with_stdin(shell);
+    let rank_0 = pid_in(&running.line());
+    until("rank 0 has ended", || state(rank_0).is_none());
+    running.feed(b"later\n".to_vec());
+    std::fs::write(&fifo, "\n").unwrap();
+    assert_eq!(running.finish().out(), "later\n");
 }
 
 #[test]

@@ -109,6 +109,7 @@ mod tests {
             ("/proc/self/cgroup", "0::/job/step\n"),
             ("/sys/fs/cgroup/job/step/cpu.max", "max 100000\n"),
             ("/sys/fs/cgroup/job/cpu.max", "250000 100000\n"),
+            ("/sys/fs/cgroup/cpu.max", "400000 100000\n"),
         ]);
         assert_eq!(cpu_quota(v2), Some(2.5));
         let v1 = tree(&[
@@ -128,6 +129,7 @@ mod tests {
             ("/proc/self/cgroup", "0::/a/b\n"),
             ("/sys/fs/cgroup/a/b/pids.max", "max\n"),
             ("/sys/fs/cgroup/a/pids.max", "77\n"),
+            ("/sys/fs/cgroup/pids.max", "78\n"),
         ]);
         assert_eq!(lowest(read, "pids.max", ("pids", "pids.max")), Some((77, "/sys/fs/cgroup/a/pids.max".into())));
     }

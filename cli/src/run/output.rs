@@ -40,13 +40,17 @@ impl Sinks {
         let _ = io::stdout().flush();
         let dup = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().map(File::from).context("duplicating the standard output");
         let (stdout, stderr) = (dup(io::stdout().as_fd())?, dup(io::stderr().as_fd())?);
+        Ok(Self::of(stdout, stderr))
+    }
+
+    fn of(stdout: File, stderr: File) -> Self {
         let turn = Arc::new(Mutex::new(()));
         let same = match (rustix::fs::fstat(&stdout), rustix::fs::fstat(&stderr)) {
             (Ok(a), Ok(b)) => (a.st_dev, a.st_ino) == (b.st_dev, b.st_ino),
             _ => false,
         };
         let other_turn = if same { turn.clone() } else { Arc::default() };
-        Ok(Self { stdout: Sink { file: stdout, turn }, stderr: Sink { file: stderr, turn: other_turn } })
+        Self { stdout: Sink { file: stdout, turn }, stderr: Sink { file: stderr, turn: other_turn } }
     }
 
     /// Starts a thread for each stream. Each ends, with an [`Event::OutputDone`], when every pipe and its control are closed.
@@ -227,5 +231,35 @@ pub(crate) fn wait(fds: &mut [PollFd<'_>], timeout: Option<Duration>) -> io::Res
             Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::BufRead;
+
+    #[test]
+    fn writes_to_one_file_do_not_cut_each_other() {
+        const WRITES: usize = 20;
+        // Larger than the pipe: each write is done in parts, and the other stream's may come between them.
+        const LINES: usize = 20_000;
+        let (reader, writer) = io::pipe().unwrap();
+        let file = |writer: PipeWriter| File::from(OwnedFd::from(writer));
+        let sinks = Sinks::of(file(writer.try_clone().unwrap()), file(writer));
+        let threads = [(sinks.stdout, b"out-out-out\n"), (sinks.stderr, b"err-err-err\n")].map(|(mut sink, line)| {
+            thread::spawn(move || {
+                let text = line.repeat(LINES);
+                for _ in 0..WRITES {
+                    sink.write(&text).unwrap();
+                }
+            })
+        });
+        let lines: Vec<_> = io::BufReader::new(reader).lines().map(Result::unwrap).collect();
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        let cut = lines.iter().find(|line| *line != "out-out-out" && *line != "err-err-err");
+        assert_eq!((cut, lines.len()), (None, 2 * WRITES * LINES));
     }
 }

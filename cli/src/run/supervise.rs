@@ -134,8 +134,7 @@ impl Supervisor<'_> {
     /// Notices who has ended since the last look.
     fn look(&mut self) {
         let mut ended = self.job.ended();
-        // Which of several was first cannot be known. One killed by a signal rather is the cause than one that gave up.
-        ended.sort_by_key(|(_, end)| matches!(end, End::Exited(_)));
+        causes_first(&mut ended);
         for (rank, end) in ended.into_iter().filter(|(_, end)| end.failed()) {
             // Its children must not keep its connections open: the others shall see that it is gone.
             self.job.kill(rank);
@@ -280,6 +279,12 @@ impl RankProcess {
     }
 }
 
+/// Which of several that ended at once was first cannot be known, but one killed by a signal is rather the cause than one
+/// that gave up.
+fn causes_first(ended: &mut [(Rank, End)]) {
+    ended.sort_by_key(|(_, end)| matches!(end, End::Exited(_)));
+}
+
 /// "rank 3", "ranks 0, 1 and 5", "ranks 0, 1, .. and 60 more".
 fn list(ranks: &[Rank]) -> String {
     let numbers = |ranks: &[Rank]| ranks.iter().map(|rank| rank.0.to_string()).collect::<Vec<_>>().join(", ");
@@ -294,6 +299,14 @@ fn list(ranks: &[Rank]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_ranks_that_ended_at_once_the_killed_one_is_the_first() {
+        let killed = End::Killed { signal: 9, core_dumped: false };
+        let mut ended = [(Rank(0), End::Exited(1)), (Rank(1), End::Exited(1)), (Rank(2), killed)];
+        causes_first(&mut ended);
+        assert_eq!(ended, [(Rank(2), killed), (Rank(0), End::Exited(1)), (Rank(1), End::Exited(1))]);
+    }
 
     #[test]
     fn a_long_list_of_ranks_is_cut_and_says_so() {

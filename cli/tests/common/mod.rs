@@ -1,8 +1,10 @@
 //! Drives the built `rma` with small shell programs. Everything here has a deadline.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
@@ -159,4 +161,30 @@ pub(crate) fn state(pid: i32) -> Option<char> {
 /// The process id in a line like "[3] pid 1234".
 pub(crate) fn pid_in(line: &str) -> i32 {
     line.rsplit(' ').next().and_then(|pid| pid.parse().ok()).unwrap_or_else(|| panic!("no process id in {line:?}"))
+}
+
+/// A directory of a test's own, gone with it.
+pub(crate) struct TemporaryDirectory {
+    pub(crate) path: PathBuf,
+}
+
+impl TemporaryDirectory {
+    pub(crate) fn new(name: &str) -> Self {
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Self { path }
+    }
+
+    /// A pipe with a name, by which the ranks of a test wait for each other.
+    pub(crate) fn fifo(&self, name: &str) -> PathBuf {
+        let path = self.path.join(name);
+        mknodat(CWD, &path, FileType::Fifo, Mode::RWXU, 0).unwrap();
+        path
+    }
+}
+
+impl Drop for TemporaryDirectory {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.path);
+    }
 }
