@@ -4,8 +4,10 @@
 use crate::backend::{Backend, Committed, WindowMem};
 use crate::bootstrap::{tcp::TcpBootstrap, threads};
 use crate::config::Place;
+use crate::fault::Faulty;
 use crate::queue::Open;
 use crate::shm::{ShmBackend, ThreadSpace, inherit};
+use crate::trace::Traced;
 use crate::window::WindowInner;
 use crate::{Bootstrap, Config, Deadline, Error, MsgHandle, QueueId, Rank, Result, RmaQueue, RmaWindow};
 use std::cell::{Cell, RefCell};
@@ -94,6 +96,7 @@ impl Comm {
     pub fn new(backend: Arc<dyn Backend>, boot: Arc<dyn Bootstrap>, config: Config) -> Result<Self> {
         config.check()?;
         let (rank, size) = (boot.rank(), boot.size());
+        let backend = decorate(backend, rank, &config);
         let inner = CommInner {
             rank,
             size,
@@ -165,6 +168,17 @@ impl Comm {
     pub fn queue_alloc(&self, window: &RmaWindow) -> Result<RmaQueue<Open>> {
         RmaQueue::alloc(&self.inner, window)
     }
+}
+
+/// The backend with what the options put around it.
+fn decorate(mut backend: Arc<dyn Backend>, rank: Rank, config: &Config) -> Arc<dyn Backend> {
+    if let Some(plan) = config.faults {
+        backend = Arc::new(Faulty::new(backend, rank, plan));
+    }
+    if let Some(path) = &config.trace {
+        backend = Arc::new(Traced::to_file(backend, rank, path));
+    }
+    backend
 }
 
 impl CommInner {

@@ -1,8 +1,10 @@
 //! What can be set from outside. The environment is read here, once, and nowhere else.
 //! Knows names and defaults; knows nothing of what they steer.
 
-use crate::{Error, Rank, Result};
+use crate::fault::FaultPlan;
+use crate::{Error, Rank, Result, trace};
 use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -20,6 +22,10 @@ pub struct Config {
     pub wait_timeout: Option<Duration>,
     /// How long a wait is silent before it first reports a stall; each further report comes after twice the time.
     pub stall_report: Duration,
+    /// `RMA_TRACE`: each rank writes what happened when to `PATH.RANK.json`, for Chrome's trace viewer or Perfetto.
+    pub trace: Option<PathBuf>,
+    /// `RMA_FAULTS`: what is to go wrong on purpose, as in `seed=7,delay=100,kill=2@5`. For tests.
+    pub faults: Option<FaultPlan>,
     /// The stack of each rank of [`Comm::threads`](crate::Comm::threads); `None` for the default of the standard library.
     pub stack_bytes: Option<usize>,
 }
@@ -35,6 +41,8 @@ impl Default for Config {
             setup_timeout: Duration::from_secs(120),
             wait_timeout: None,
             stall_report: Duration::from_secs(10),
+            trace: None,
+            faults: None,
             stack_bytes: None,
         }
     }
@@ -123,6 +131,12 @@ impl Config {
         if let Some(seconds) = parse(&variable, "RMA_TIMEOUT", "seconds, as in 30 or 0.5")? {
             config.wait_timeout = Some(seconds_of("RMA_TIMEOUT", seconds)?);
         }
+        config.trace = variable("RMA_TRACE").map(PathBuf::from);
+        config.faults = match variable("RMA_FAULTS").map(|text| text.parse()) {
+            None => None,
+            Some(Ok(plan)) => Some(plan),
+            Some(Err(reason)) => return Err(Error::Launch(format!("RMA_FAULTS: {reason}"))),
+        };
         config.check()?;
         let place = place_from(&variable)?;
         let found = place.as_ref().map_or(1, |place| place.size);
@@ -150,7 +164,7 @@ impl Config {
         if self.rails == 0 || self.rails > MAX_RAILS {
             return Err(Error::Launch(format!("RMA_RAILS={}: use 1 to {MAX_RAILS}", self.rails)));
         }
-        Ok(())
+        self.trace.as_deref().map_or(Ok(()), trace::check_path)
     }
 }
 

@@ -7,6 +7,7 @@ mod comm;
 pub mod config;
 mod deadline;
 mod error;
+pub mod fault;
 mod ids;
 mod launch;
 pub mod layout;
@@ -14,6 +15,7 @@ pub mod lifecycle;
 mod message;
 mod queue;
 pub mod shm;
+pub mod trace;
 #[allow(unsafe_code, reason = "leases turn window memory into slices, and a start rests on what they guarantee")]
 mod window;
 

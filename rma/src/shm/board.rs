@@ -93,11 +93,6 @@ impl Board {
         }
     }
 
-    /// The chunk in which a counter of this board is.
-    pub(super) fn chunk(&self, slot: Slot) -> Option<&Arc<Region>> {
-        self.chunks.iter().find(|(region, _)| *region == slot.region).map(|(_, memory)| memory)
-    }
-
     fn grow(&mut self, space: &Space) -> Result<()> {
         let lines = (FIRST_CHUNK_LINES << self.chunks.len().min(8)).min(LARGEST_CHUNK_LINES);
         self.chunks.push(space.make(lines * LINE_BYTES)?);

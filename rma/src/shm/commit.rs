@@ -59,7 +59,7 @@ pub(super) fn commit(
     let started = taken.take(shared.rank)?;
     let partners = exchange_cards(shared, chain, &mut taken, started, boot, deadline)?;
     let received = hand_over(shared, chain, &partners, boot, deadline)?;
-    let reach = Reach { shared, received: &received };
+    let mut reach = Reach { shared, used: Vec::new() };
 
     let mut built = ShmCommitted::new(chain.clone(), shared.crowded, reach.own(started)?, reach.own_bell()?);
     for (&peer, partner) in &partners {
@@ -84,18 +84,13 @@ pub(super) fn commit(
             if put.target_blocks.span().end > window.len_bytes() as u128 {
                 return Err(malformed(target, "a window shorter than it said"));
             }
-            let copy = Copy::new(put, window.base(), window.len_bytes());
-            built.copies.push(copy);
-            built.keep(window);
+            built.copies.push(Copy::new(put, window.base(), window.len_bytes()));
         }
         let bell = reach.bell(target, partner.theirs.bell)?;
         built.lanes.push(Lane { granted, arrived, bell, copies: first..built.copies.len(), target, rail });
     }
-    received.iter().for_each(|region| built.keep(region.clone()));
-    for partner in partners.values() {
-        partner._held.iter().for_each(|region| built.keep(region.clone()));
-    }
-    built.seal(taken);
+    built.seal(taken, reach.used);
+    drop(received);
     Ok(Box::new(built))
 }
 
@@ -164,35 +159,38 @@ fn hand_over(
     shared.space.hand_over(chain.queue, &outgoing, &incoming, boot, deadline)
 }
 
-/// Finds the memory behind what partners said, and checks it.
+/// Finds the memory behind what partners said, checks it, and keeps all that was found.
 struct Reach<'a> {
     shared: &'a Shared,
-    received: &'a [Arc<Region>],
+    used: Vec<Arc<Region>>,
 }
 
 impl Reach<'_> {
-    fn region(&self, peer: Rank, id: RegionId) -> Result<Arc<Region>> {
-        debug_assert!(self.received.len() <= u32::MAX as usize);
-        self.shared.space.find(peer, id).ok_or_else(|| malformed(peer, &format!("region {} is gone", id.0)))
+    fn region(&mut self, peer: Rank, id: RegionId) -> Result<Arc<Region>> {
+        let region = self.shared.space.find(peer, id).ok_or_else(|| malformed(peer, &format!("region {} is gone", id.0)))?;
+        if !self.used.iter().any(|known| Arc::ptr_eq(known, &region)) {
+            self.used.push(region.clone());
+        }
+        Ok(region)
     }
 
-    fn counter(&self, peer: Rank, slot: Slot) -> Result<NonNull<Counter>> {
+    fn counter(&mut self, peer: Rank, slot: Slot) -> Result<NonNull<Counter>> {
         let chunk = self.region(peer, slot.region)?;
         board::check(slot, &chunk, peer)?;
         Ok(board::counter(&chunk, slot))
     }
 
-    fn bell(&self, peer: Rank, slot: Slot) -> Result<NonNull<Bell>> {
+    fn bell(&mut self, peer: Rank, slot: Slot) -> Result<NonNull<Bell>> {
         let chunk = self.region(peer, slot.region)?;
         board::check(slot, &chunk, peer)?;
         Ok(board::bell(&chunk, slot))
     }
 
-    fn own(&self, slot: Slot) -> Result<NonNull<Counter>> {
+    fn own(&mut self, slot: Slot) -> Result<NonNull<Counter>> {
         self.counter(self.shared.rank, slot)
     }
 
-    fn own_bell(&self) -> Result<NonNull<Bell>> {
+    fn own_bell(&mut self) -> Result<NonNull<Bell>> {
         let slot = self.shared.board.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).bell(&self.shared.space)?;
         self.bell(self.shared.rank, slot)
     }

@@ -68,7 +68,7 @@ pub(super) struct ShmCommitted {
     regions: Vec<Arc<Region>>,
 }
 
-// SAFETY: the addresses point into regions that `regions` and `taken` keep mapped, and what is at them is atomic, or window
+// SAFETY: the addresses point into regions that `regions` keeps mapped, and what is at them is atomic, or window
 // memory that the protocol gives to one side at a time; neither depends on the thread.
 unsafe impl Send for ShmCommitted {}
 
@@ -97,19 +97,11 @@ impl ShmCommitted {
         }
     }
 
-    /// Keeps a region mapped as long as this queue.
-    pub(super) fn keep(&mut self, region: Arc<Region>) {
-        if !self.regions.iter().any(|known| Arc::ptr_eq(known, &region)) {
-            self.regions.push(region);
-        }
-    }
-
-    /// Ends the building.
-    pub(super) fn seal(&mut self, taken: Taken) {
+    /// Ends the building: `regions` are all that the addresses point into.
+    pub(super) fn seal(&mut self, taken: Taken, regions: Vec<Arc<Region>>) {
         self.unposted.reserve_exact(self.lanes.len());
-        let mut chunks = taken.chunks();
-        chunks.drain(..).for_each(|chunk| self.keep(chunk));
         self.taken = Some(taken);
+        self.regions = regions;
     }
 
     /// Whether the target of a lane has granted this epoch.
@@ -357,12 +349,6 @@ impl Taken {
 
     pub(super) fn bell(&self) -> Result<Slot> {
         self.shared.board.lock().unwrap_or_else(PoisonError::into_inner).bell(&self.shared.space)
-    }
-
-    /// The chunks of the own board in which they lie.
-    fn chunks(&self) -> Vec<Arc<Region>> {
-        let board = self.shared.board.lock().unwrap_or_else(PoisonError::into_inner);
-        self.slots.iter().filter_map(|(_, slot)| board.chunk(*slot).cloned()).collect()
     }
 
     fn give_back(self) {

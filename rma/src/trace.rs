@@ -1,0 +1,252 @@
+//! A decorator for any backend that writes down what happens when.
+//! Owns the events and their file; where it is not asked for it is not there, so it costs nothing.
+
+use crate::backend::{Backend, Caps, Chain, Committed, Missing, Progress, WindowMem, WindowSpec};
+use crate::{Bootstrap, Deadline, Epoch, Error, QueueId, Rank, Result};
+use std::collections::VecDeque;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Something that happened, and when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// When it began, in nanoseconds of this host's monotonic clock: the same for all its ranks.
+    pub at_ns: u64,
+    /// How long it took; 0 for a moment.
+    pub took_ns: u64,
+    /// The queue.
+    pub queue: QueueId,
+    /// The epoch; 0 where there is none.
+    pub epoch: Epoch,
+    /// What.
+    pub what: What,
+}
+
+/// The kinds of events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    /// The backend built a chain.
+    Commit,
+    /// An epoch was started: what could go at once was posted.
+    Start,
+    /// From the start of an epoch until it was found complete.
+    Flight,
+    /// A wait gave its core away.
+    Park,
+    /// Credits were given to the origins.
+    Grant,
+    /// The queue was closed.
+    Close,
+}
+
+impl What {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Commit => "commit",
+            Self::Start => "start",
+            Self::Flight => "flight",
+            Self::Park => "park",
+            Self::Grant => "grant",
+            Self::Close => "close",
+        }
+    }
+}
+
+/// The events of a rank, the newest ones if there are too many.
+#[derive(Debug)]
+pub struct TraceLog {
+    rank: Rank,
+    events: Mutex<VecDeque<Event>>,
+}
+
+/// The most events that are kept.
+const CAPACITY: usize = 1 << 18;
+
+impl TraceLog {
+    /// All events so far, in the order they ended.
+    pub fn events(&self) -> Vec<Event> {
+        self.lock().iter().copied().collect()
+    }
+
+    /// Writes the events in the format of Chrome's trace viewer, which Perfetto reads too.
+    pub fn write_to(&self, path: &Path) -> std::io::Result<()> {
+        let mut file = std::io::BufWriter::new(std::fs::File::create(path)?);
+        let rank = self.rank.0;
+        write!(file, "[{{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":{rank},\"args\":{{\"name\":\"rank {rank}\"}}}}")?;
+        for Event { at_ns, took_ns, queue, epoch, what } in self.events() {
+            let (at_us, took_us) = (at_ns as f64 / 1e3, took_ns as f64 / 1e3);
+            write!(
+                file,
+                ",\n{{\"name\":\"{}\",\"ph\":\"X\",\"ts\":{at_us:.3},\"dur\":{took_us:.3},\"pid\":{rank},\"tid\":{},\"args\":{{\"epoch\":{}}}}}",
+                what.name(),
+                queue.0,
+                epoch.0
+            )?;
+        }
+        writeln!(file, "]")?;
+        file.flush()
+    }
+
+    fn add(&self, event: Event) {
+        let mut events = self.lock();
+        if events.len() == CAPACITY {
+            events.pop_front();
+        }
+        events.push_back(event);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Event>> {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A backend that is traced.
+pub struct Traced {
+    inner: Arc<dyn Backend>,
+    log: Arc<TraceLog>,
+    file: Option<PathBuf>,
+}
+
+impl std::fmt::Debug for Traced {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Traced({})", self.inner.caps().name)
+    }
+}
+
+impl Traced {
+    /// Traces `inner` on this rank.
+    pub fn new(inner: Arc<dyn Backend>, rank: Rank) -> Self {
+        Self::with_file(inner, rank, None)
+    }
+
+    /// The same, and writes `PATH.RANK.json` when the backend is dropped.
+    pub fn to_file(inner: Arc<dyn Backend>, rank: Rank, path: &Path) -> Self {
+        let mut name = path.as_os_str().to_owned();
+        name.push(format!(".{}.json", rank.0));
+        Self::with_file(inner, rank, Some(name.into()))
+    }
+
+    fn with_file(inner: Arc<dyn Backend>, rank: Rank, file: Option<PathBuf>) -> Self {
+        let log = TraceLog { rank, events: Mutex::new(VecDeque::with_capacity(CAPACITY)) };
+        Self { inner, log: Arc::new(log), file }
+    }
+
+    /// What is written down, for as long as one likes.
+    pub fn log(&self) -> Arc<TraceLog> {
+        self.log.clone()
+    }
+}
+
+/// Writes the file once the backend and everything committed on it are gone.
+impl Drop for Traced {
+    fn drop(&mut self) {
+        if let Some(path) = &self.file
+            && let Err(error) = self.log.write_to(path)
+        {
+            tracing::error!(path = %path.display(), %error, "the trace could not be written");
+        }
+    }
+}
+
+fn now_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+impl Backend for Traced {
+    fn caps(&self) -> &Caps {
+        self.inner.caps()
+    }
+
+    fn register(&self, window: &WindowSpec<'_>) -> Result<Arc<dyn WindowMem>> {
+        self.inner.register(window)
+    }
+
+    fn commit(&self, chain: Arc<Chain>, boot: &dyn Bootstrap, deadline: Deadline) -> Result<Box<dyn Committed>> {
+        let (at_ns, queue) = (now_ns(), chain.queue);
+        let inner = self.inner.commit(chain, boot, deadline)?;
+        let committed = TracedCommitted { inner, log: self.log.clone(), queue, epoch: Epoch(0), started_ns: None };
+        committed.note(What::Commit, at_ns, now_ns());
+        Ok(Box::new(committed))
+    }
+}
+
+struct TracedCommitted {
+    inner: Box<dyn Committed>,
+    log: Arc<TraceLog>,
+    queue: QueueId,
+    epoch: Epoch,
+    /// Of the epoch that is not complete yet.
+    started_ns: Option<u64>,
+}
+
+impl TracedCommitted {
+    fn note(&self, what: What, at_ns: u64, until_ns: u64) {
+        self.log.add(Event { at_ns, took_ns: until_ns - at_ns, queue: self.queue, epoch: self.epoch, what });
+    }
+}
+
+impl Committed for TracedCommitted {
+    #[allow(unsafe_code, reason = "passes a contract on")]
+    unsafe fn start(&mut self, epoch: Epoch) -> Result<()> {
+        let at_ns = now_ns();
+        self.epoch = epoch;
+        self.started_ns = Some(at_ns);
+        // SAFETY: the caller's promise, passed on.
+        let started = unsafe { self.inner.start(epoch) };
+        self.note(What::Start, at_ns, now_ns());
+        started
+    }
+
+    fn poll(&mut self, rounds: u32) -> Result<Progress> {
+        let progress = self.inner.poll(rounds)?;
+        if progress == Progress::Done
+            && let Some(at_ns) = self.started_ns.take()
+        {
+            self.note(What::Flight, at_ns, now_ns());
+        }
+        Ok(progress)
+    }
+
+    fn grant(&mut self, epoch: Epoch) -> Result<()> {
+        let at_ns = now_ns();
+        let granted = self.inner.grant(epoch);
+        self.note(What::Grant, at_ns, now_ns());
+        granted
+    }
+
+    fn park(&mut self, turn: u32, limit: Duration) {
+        let at_ns = now_ns();
+        self.inner.park(turn, limit);
+        self.note(What::Park, at_ns, now_ns());
+    }
+
+    fn missing(&self) -> Vec<Missing> {
+        self.inner.missing()
+    }
+
+    fn close(&mut self) {
+        let at_ns = now_ns();
+        self.inner.close();
+        self.note(What::Close, at_ns, now_ns());
+    }
+
+    fn unclosed(&self) -> Vec<Rank> {
+        self.inner.unclosed()
+    }
+
+    fn explain(&self) -> String {
+        self.inner.explain()
+    }
+}
+
+/// Refuses a path whose folder does not exist, before a long run instead of after it.
+pub(crate) fn check_path(path: &Path) -> Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if folder.is_dir() {
+        return Ok(());
+    }
+    Err(Error::Launch(format!("RMA_TRACE={}: there is no folder {}; make it first", path.display(), folder.display())))
+}
