@@ -170,7 +170,8 @@ fn place_from(variable: &impl Fn(&str) -> Option<String>) -> Result<Option<Place
         return Err(Error::Launch(format!("RMA_RANK={rank} with RMA_SIZE={size}: ranks count from 0 to size - 1")));
     }
     let token = variable("RMA_TOKEN").and_then(|text| Token::from_hex(&text));
-    let token = token.ok_or_else(|| Error::Launch("RMA_TOKEN is not 32 hexadecimal digits; give every rank the same ones".into()))?;
+    let token =
+        token.ok_or_else(|| Error::Launch("RMA_TOKEN is not 32 hexadecimal digits; give every rank the same ones".into()))?;
     Ok(Some(Place {
         rank: Rank(rank),
         size,

@@ -10,6 +10,9 @@
 //!   every rank.
 //! * What arrives is checked before it is used: a malformed or foreign message is refused and named, never trusted or panicked on.
 
+#[cfg(test)]
+mod contract;
+mod failure;
 pub mod tcp;
 pub mod threads;
 
