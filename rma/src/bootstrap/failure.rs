@@ -40,6 +40,8 @@ pub(super) enum Why {
     Lost { rank: Rank, how: Departure },
     /// Two ranks, and what each of them called.
     Mismatch { one: (Rank, Call), other: (Rank, Call) },
+    /// A rank sent what the protocol does not allow.
+    Malformed { from: Rank, reason: String },
     /// Anything else, in words.
     Other { call: Call, reason: String },
 }
@@ -59,6 +61,9 @@ impl Failure {
             Why::Mismatch { one, other } => {
                 let first = mismatch(one.0, one.1, other.0, other.1);
                 Error::CollectiveFailed { call: ours.name(), rank: self.rank, reason: format!("an earlier call failed: {first}") }
+            }
+            Why::Malformed { from, reason } => {
+                Error::Malformed { what: "frame of the bootstrap", from: from.to_string(), reason: reason.clone() }
             }
             Why::Other { call, reason } if seq == self.seq && *call == ours => {
                 Error::CollectiveFailed { call: ours.name(), rank: self.rank, reason: reason.clone() }

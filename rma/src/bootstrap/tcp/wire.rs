@@ -1,0 +1,402 @@
+//! The frames on a connection: a length of four bytes (little endian, as all numbers), one byte of kind, the fields.
+//! Owns encoding, decoding and every limit on what may arrive. Knows no sockets, and not what the frames are for.
+
+use crate::Rank;
+use crate::bootstrap::Departure;
+use crate::bootstrap::failure::{Call, Failure, Why};
+use crate::config::Token;
+use std::net::{IpAddr, SocketAddr};
+
+/// The longest frame, without its length. A longer one is refused by the sender, and ends the connection at the receiver.
+pub(super) const MAX_FRAME_BYTES: usize = 1 << 30;
+/// The longest frame that a connection may send before it has shown the token.
+pub(super) const MAX_HELLO_BYTES: usize = 64;
+/// What a frame adds to its payload, at most.
+pub(super) const MAX_HEADER_BYTES: usize = 32;
+/// Longer texts are cut.
+const MAX_TEXT_BYTES: usize = 1 << 16;
+const LENGTH_BYTES: usize = 4;
+/// Opens a hello, so that another protocol, or another version of this one, is told from a wrong token.
+const MAGIC: [u8; 4] = *b"rma1";
+
+/// What travels.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Frame {
+    /// The first frame of whoever dialed.
+    Hello(Hello),
+    /// Rank 0 to a rank that joined, once all have: where every rank listens.
+    Table(Vec<SocketAddr>),
+    /// Rank 0 to a rank that cannot join, and why.
+    Refused(String),
+    /// A round of dissemination in a call.
+    Round { seq: u64, call: Call, round: u8, payload: Vec<u8> },
+    /// A message of an exchange.
+    Message { seq: u64, payload: Vec<u8> },
+    /// The message of an exchange has arrived.
+    Ack { seq: u64 },
+    /// A rank has gone; from that rank itself it is the goodbye. `completed` is how many calls it had ended well, if it said so.
+    Gone { rank: Rank, how: Departure, completed: Option<u64> },
+    /// The group has failed.
+    Failed(Failure),
+    /// To rank 0, in a call that takes long: this rank is in it, and perhaps wants to know who is not.
+    Present { seq: u64, call: Call, ask: bool },
+    /// The answer: the first few ranks that are not in the call, and how many more.
+    Missing { seq: u64, ranks: Vec<Rank>, more: u32 },
+}
+
+/// Who dials, and the proof that it belongs to the job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Hello {
+    pub(super) token: Token,
+    pub(super) rank: Rank,
+    pub(super) size: u32,
+    /// Where the rank listens, if it joins; `None` from a peer that has joined before.
+    pub(super) joins: Option<SocketAddr>,
+}
+
+impl Frame {
+    /// The call that the frame is part of, and its number.
+    pub(super) fn call(&self) -> Option<(u64, Call)> {
+        match *self {
+            Self::Round { seq, call, .. } | Self::Present { seq, call, .. } => Some((seq, call)),
+            Self::Message { seq, .. } | Self::Ack { seq } => Some((seq, Call::Exchange)),
+            _ => None,
+        }
+    }
+
+    /// The frame with its length, ready to be sent.
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let payload_bytes = match self {
+            Self::Round { payload, .. } | Self::Message { payload, .. } => payload.len(),
+            _ => MAX_HELLO_BYTES,
+        };
+        let mut w = Vec::with_capacity(LENGTH_BYTES + MAX_HEADER_BYTES + payload_bytes);
+        w.extend([0; LENGTH_BYTES]);
+        match self {
+            Self::Hello(Hello { token, rank, size, joins }) => {
+                w.push(1);
+                w.extend(MAGIC);
+                w.extend(token.0);
+                put_u32(&mut w, rank.0);
+                put_u32(&mut w, *size);
+                match joins {
+                    None => w.push(0),
+                    Some(addr) => put_addr(&mut w, addr),
+                }
+            }
+            Self::Table(addrs) => {
+                w.push(2);
+                put_u32(&mut w, addrs.len() as u32);
+                addrs.iter().for_each(|addr| put_addr(&mut w, addr));
+            }
+            Self::Refused(reason) => {
+                w.push(3);
+                put_text(&mut w, reason);
+            }
+            Self::Round { seq, call, round, payload } => {
+                w.push(4);
+                put_u64(&mut w, *seq);
+                w.extend([call_code(*call), *round]);
+                w.extend(payload);
+            }
+            Self::Message { seq, payload } => {
+                w.push(5);
+                put_u64(&mut w, *seq);
+                w.extend(payload);
+            }
+            Self::Ack { seq } => {
+                w.push(6);
+                put_u64(&mut w, *seq);
+            }
+            Self::Gone { rank, how, completed } => {
+                w.push(7);
+                put_u32(&mut w, rank.0);
+                w.push(how_code(*how));
+                w.push(completed.is_some().into());
+                completed.iter().for_each(|completed| put_u64(&mut w, *completed));
+            }
+            Self::Failed(failure) => {
+                w.push(8);
+                put_failure(&mut w, failure);
+            }
+            Self::Present { seq, call, ask } => {
+                w.push(9);
+                put_u64(&mut w, *seq);
+                w.extend([call_code(*call), u8::from(*ask)]);
+            }
+            Self::Missing { seq, ranks, more } => {
+                w.push(10);
+                put_u64(&mut w, *seq);
+                put_u32(&mut w, *more);
+                ranks.iter().for_each(|rank| put_u32(&mut w, rank.0));
+            }
+        }
+        let len = (w.len() - LENGTH_BYTES) as u32;
+        w[..LENGTH_BYTES].copy_from_slice(&len.to_le_bytes());
+        w
+    }
+
+    /// The frame in `body`, which is all of it but its length.
+    pub(super) fn decode(body: &[u8]) -> Decoded<Self> {
+        let mut r = Reader(body);
+        let frame = match r.u8()? {
+            1 => {
+                if r.take(MAGIC.len())? != MAGIC {
+                    return Err("not a hello of this protocol and version".into());
+                }
+                let mut token = Token([0; 16]);
+                token.0.copy_from_slice(r.take(16)?);
+                Self::Hello(Hello { token, rank: Rank(r.u32()?), size: r.u32()?, joins: r.addr()? })
+            }
+            2 => {
+                let count = r.u32()? as usize;
+                // The shortest address has seven bytes.
+                if count > r.0.len() / 7 {
+                    return Err(format!("{count} addresses in {} bytes", r.0.len()));
+                }
+                let mut addrs = Vec::with_capacity(count);
+                for _ in 0..count {
+                    addrs.push(r.addr()?.ok_or("an address without a family")?);
+                }
+                Self::Table(addrs)
+            }
+            3 => Self::Refused(r.text()?),
+            4 => Self::Round { seq: r.u64()?, call: r.call()?, round: r.u8()?, payload: r.rest().to_vec() },
+            5 => Self::Message { seq: r.u64()?, payload: r.rest().to_vec() },
+            6 => Self::Ack { seq: r.u64()? },
+            7 => Self::Gone { rank: Rank(r.u32()?), how: r.how()?, completed: if r.flag()? { Some(r.u64()?) } else { None } },
+            8 => Self::Failed(r.failure()?),
+            9 => Self::Present { seq: r.u64()?, call: r.call()?, ask: r.flag()? },
+            10 => {
+                let (seq, more) = (r.u64()?, r.u32()?);
+                let (ranks, odd) = r.rest().as_chunks::<4>();
+                if !odd.is_empty() {
+                    return Err(format!("a rank in {} bytes", odd.len()));
+                }
+                Self::Missing { seq, more, ranks: ranks.iter().map(|rank| Rank(u32::from_le_bytes(*rank))).collect() }
+            }
+            kind => return Err(format!("unknown kind {kind}")),
+        };
+        match r.0.len() {
+            0 => Ok(frame),
+            left => Err(format!("{left} bytes after its end")),
+        }
+    }
+}
+
+/// A value, or what is wrong with its bytes.
+pub(super) type Decoded<T> = Result<T, String>;
+
+/// The bytes that arrived on a connection, until they make up frames. Grows with what arrives, not with what is announced.
+#[derive(Debug, Default)]
+pub(super) struct Arriving {
+    bytes: Vec<u8>,
+    at: usize,
+}
+
+impl Arriving {
+    pub(super) fn push(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// How many bytes are still missing until the next frame that may have at most `limit` bytes is complete.
+    pub(super) fn missing(&self, limit: usize) -> Decoded<usize> {
+        let bytes = &self.bytes[self.at..];
+        let Some(length) = bytes.first_chunk::<LENGTH_BYTES>() else { return Ok(LENGTH_BYTES - bytes.len()) };
+        let len = u32::from_le_bytes(*length) as usize;
+        if len == 0 || len > limit {
+            return Err(format!("a frame of {len} bytes, allowed are 1 to {limit}"));
+        }
+        Ok((LENGTH_BYTES + len).saturating_sub(bytes.len()))
+    }
+
+    /// The next complete frame.
+    pub(super) fn next(&mut self, limit: usize) -> Decoded<Option<Frame>> {
+        let held = self.bytes.len() - self.at;
+        if self.missing(limit)? > 0 || held <= LENGTH_BYTES {
+            self.compact();
+            return Ok(None);
+        }
+        let body = &self.bytes[self.at + LENGTH_BYTES..];
+        let len = self.bytes[self.at..].first_chunk::<LENGTH_BYTES>().map_or(0, |length| u32::from_le_bytes(*length) as usize);
+        let frame = Frame::decode(&body[..len])?;
+        self.at += LENGTH_BYTES + len;
+        Ok(Some(frame))
+    }
+
+    fn compact(&mut self) {
+        const KEPT_BYTES: usize = 1 << 20;
+        self.bytes.drain(..self.at);
+        self.at = 0;
+        if self.bytes.is_empty() {
+            self.bytes.shrink_to(KEPT_BYTES);
+        }
+    }
+}
+
+/// Reads fields off the front of bytes, never beyond their end.
+pub(super) struct Reader<'a>(pub(super) &'a [u8]);
+
+impl<'a> Reader<'a> {
+    pub(super) fn take(&mut self, len: usize) -> Decoded<&'a [u8]> {
+        let (taken, rest) =
+            self.0.split_at_checked(len).ok_or_else(|| format!("a field of {len} bytes where {} are left", self.0.len()))?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Decoded<[u8; N]> {
+        let mut array = [0; N];
+        array.copy_from_slice(self.take(N)?);
+        Ok(array)
+    }
+
+    fn u8(&mut self) -> Decoded<u8> {
+        self.array().map(|[byte]| byte)
+    }
+
+    fn u16(&mut self) -> Decoded<u16> {
+        self.array().map(u16::from_le_bytes)
+    }
+
+    pub(super) fn u32(&mut self) -> Decoded<u32> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Decoded<u64> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    pub(super) fn rest(&mut self) -> &'a [u8] {
+        std::mem::take(&mut self.0)
+    }
+
+    /// Text up to the end.
+    pub(super) fn text(&mut self) -> Decoded<String> {
+        let text = self.rest();
+        if text.len() > MAX_TEXT_BYTES {
+            return Err(format!("a text of {} bytes, allowed are {MAX_TEXT_BYTES}", text.len()));
+        }
+        std::str::from_utf8(text).map(Into::into).map_err(|_| "a text that is not UTF-8".into())
+    }
+
+    fn flag(&mut self) -> Decoded<bool> {
+        match self.u8()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            flag => Err(format!("a flag of value {flag}")),
+        }
+    }
+
+    fn addr(&mut self) -> Decoded<Option<SocketAddr>> {
+        let ip = match self.u8()? {
+            0 => return Ok(None),
+            4 => IpAddr::from(self.array::<4>()?),
+            6 => IpAddr::from(self.array::<16>()?),
+            family => return Err(format!("an address of family {family}")),
+        };
+        Ok(Some(SocketAddr::new(ip, self.u16()?)))
+    }
+
+    fn call(&mut self) -> Decoded<Call> {
+        let code = self.u8()?;
+        CALLS.get(usize::from(code)).copied().ok_or_else(|| format!("unknown call {code}"))
+    }
+
+    fn how(&mut self) -> Decoded<Departure> {
+        Ok(if self.flag()? { Departure::Left } else { Departure::Died })
+    }
+
+    fn failure(&mut self) -> Decoded<Failure> {
+        let (seq, rank) = (self.u64()?, Rank(self.u32()?));
+        let why = match self.u8()? {
+            0 => Why::Lost { rank: Rank(self.u32()?), how: self.how()? },
+            1 => {
+                let (one, other) = ((Rank(self.u32()?), self.call()?), (Rank(self.u32()?), self.call()?));
+                if one.1 == other.1 {
+                    return Err("a mismatch of equal calls".into());
+                }
+                Why::Mismatch { one, other }
+            }
+            2 => Why::Malformed { from: Rank(self.u32()?), reason: self.text()? },
+            3 => Why::Other { call: self.call()?, reason: self.text()? },
+            why => return Err(format!("unknown failure {why}")),
+        };
+        Ok(Failure { seq, rank, why })
+    }
+}
+
+const CALLS: [Call; 4] = [Call::Allgather, Call::Exchange, Call::Agree, Call::Barrier];
+
+fn call_code(call: Call) -> u8 {
+    match call {
+        Call::Allgather => 0,
+        Call::Exchange => 1,
+        Call::Agree => 2,
+        Call::Barrier => 3,
+    }
+}
+
+fn how_code(how: Departure) -> u8 {
+    match how {
+        Departure::Died => 0,
+        Departure::Left => 1,
+    }
+}
+
+pub(super) fn put_u32(w: &mut Vec<u8>, value: u32) {
+    w.extend(value.to_le_bytes());
+}
+
+fn put_u64(w: &mut Vec<u8>, value: u64) {
+    w.extend(value.to_le_bytes());
+}
+
+fn put_addr(w: &mut Vec<u8>, addr: &SocketAddr) {
+    match addr.ip() {
+        IpAddr::V4(ip) => {
+            w.push(4);
+            w.extend(ip.octets());
+        }
+        IpAddr::V6(ip) => {
+            w.push(6);
+            w.extend(ip.octets());
+        }
+    }
+    w.extend(addr.port().to_le_bytes());
+}
+
+/// Puts text that ends the frame, cut to what the other side takes.
+pub(super) fn put_text(w: &mut Vec<u8>, text: &str) {
+    let end = (0..=text.len().min(MAX_TEXT_BYTES)).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
+    w.extend(&text.as_bytes()[..end]);
+}
+
+fn put_failure(w: &mut Vec<u8>, failure: &Failure) {
+    put_u64(w, failure.seq);
+    put_u32(w, failure.rank.0);
+    match &failure.why {
+        Why::Lost { rank, how } => {
+            w.push(0);
+            put_u32(w, rank.0);
+            w.push(how_code(*how));
+        }
+        Why::Mismatch { one, other } => {
+            w.push(1);
+            for (rank, call) in [one, other] {
+                put_u32(w, rank.0);
+                w.push(call_code(*call));
+            }
+        }
+        Why::Malformed { from, reason } => {
+            w.push(2);
+            put_u32(w, from.0);
+            put_text(w, reason);
+        }
+        Why::Other { call, reason } => {
+            w.push(3);
+            w.push(call_code(*call));
+            put_text(w, reason);
+        }
+    }
+}
