@@ -236,4 +236,6 @@ fn connect_once(root: &str, deadline: Deadline) -> std::io::Result<TcpStream> {
 }
 
 #[cfg(test)]
+mod simulation;
+#[cfg(test)]
 mod tests;
