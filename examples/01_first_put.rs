@@ -1,4 +1,5 @@
 //! The first put: every rank writes one number into the next rank's window.
+#![allow(clippy::print_stdout, reason = "an example prints what happened")]
 use rma::{Comm, Rank, Result};
 
 fn main() -> Result<()> {

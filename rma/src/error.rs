@@ -14,7 +14,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub type Cause = Box<dyn std::error::Error + Send + Sync + 'static>;
 
 /// What went wrong.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A peer has gone, and this call cannot end without it.
@@ -235,6 +235,13 @@ pub enum Error {
         #[source]
         cause: Cause,
     },
+}
+
+/// The words, so that a program whose `main` returns an error prints what a person can use.
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.full_text())
+    }
 }
 
 impl Error {

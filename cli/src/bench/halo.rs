@@ -86,9 +86,8 @@ mod tests {
     fn whoever_is_above_me_has_me_below() {
         for size in 1..30 {
             for rank in 0..size {
-                let neighbors = torus_neighbors(rank, size);
-                for direction in 0..NEIGHBORS {
-                    assert_eq!(torus_neighbors(neighbors[direction], size)[direction ^ 1], rank);
+                for (direction, neighbor) in torus_neighbors(rank, size).into_iter().enumerate() {
+                    assert_eq!(torus_neighbors(neighbor, size)[direction ^ 1], rank);
                 }
             }
         }

@@ -223,34 +223,40 @@ pub(super) fn a_missing_rank_is_named_when_the_deadline_ends(make: Make) {
     for size in [2, 3, 5, 8] {
         for missing in [0, 1, size - 1] {
             for which in 0..3 {
-                let group = make(size);
-                let started = Instant::now();
-                let errors = each_of(&group, |boot| {
-                    let soon = Deadline::after(Duration::from_millis(150));
-                    match (boot.rank() == Rank(missing), which) {
-                        (true, _) => None,
-                        (_, 0) => boot.barrier(soon).err(),
-                        (_, 1) => boot.allgather(b"", soon).err(),
-                        _ => boot.exchange(Vec::new(), soon).err(),
-                    }
-                });
-                assert!(started.elapsed() < Duration::from_secs(2), "took {:?}", started.elapsed());
-                let text = Rank(missing).to_string();
-                let texts: Vec<_> = errors.iter().flatten().map(ToString::to_string).collect();
-                assert_eq!(texts.len(), size as usize - 1);
-                assert!(errors.iter().flatten().any(|error| matches!(error, Error::SetupTimeout { .. })), "{texts:?}");
-                for error in errors.iter().flatten() {
-                    let good = match error {
-                        Error::SetupTimeout { missing, .. } => missing.contains(&text),
-                        // Another rank's deadline ended a little earlier, and it told this one.
-                        Error::CollectiveFailed { reason, .. } => reason.contains(&text),
-                        _ => false,
-                    };
-                    assert!(good, "{text} of {size} is not named: {texts:?}");
+                // On a busy machine a rank may be late by more than a short patience, and then it is rightly called missing too.
+                let mut patience = [60, 300, 3000].map(Duration::from_millis).into_iter();
+                while let Err(text) = name_missing(make(size), Rank(missing), which, patience.next().unwrap()) {
+                    assert_ne!(patience.len(), 0, "{text}");
                 }
             }
         }
     }
+}
+
+/// Lets all but one rank call; whether each of them is told who is missing, or else what they are told.
+fn name_missing(group: Vec<Boot>, missing: Rank, which: usize, patience: Duration) -> Result<(), String> {
+    let started = Instant::now();
+    let errors = each_of(&group, |boot| {
+        let soon = Deadline::after(patience);
+        match (boot.rank() == missing, which) {
+            (true, _) => None,
+            (_, 0) => boot.barrier(soon).err(),
+            (_, 1) => boot.allgather(b"", soon).err(),
+            _ => boot.exchange(Vec::new(), soon).err(),
+        }
+    });
+    assert!(started.elapsed() < patience + Duration::from_secs(10), "took {:?}", started.elapsed());
+    let text = missing.to_string();
+    let errors: Vec<_> = errors.into_iter().flatten().collect();
+    assert_eq!(errors.len(), group.len() - 1);
+    assert!(errors.iter().any(|error| matches!(error, Error::SetupTimeout { .. })), "{errors:?}");
+    let named = errors.iter().all(|error| match error {
+        Error::SetupTimeout { missing, .. } => missing.contains(&text),
+        // Another rank's deadline ended a little earlier, and it told this one.
+        Error::CollectiveFailed { reason, .. } => reason.contains(&text),
+        _ => false,
+    });
+    if named { Ok(()) } else { Err(format!("{text} of {} is not named to all: {errors:?}", group.len())) }
 }
 
 pub(super) fn a_failed_group_fails_at_once_ever_after(make: Make) {

@@ -81,8 +81,12 @@ pub(super) fn commit(
         for put in puts {
             let region = region_of(&put.key).ok_or_else(|| malformed(target, "a key that is no region"))?;
             let window = reach.region(target, region)?;
-            if put.target_blocks.span().end > window.len_bytes() as u128 {
+            let span = put.target_blocks.span();
+            if span.end > window.len_bytes() as u128 {
                 return Err(malformed(target, "a window shorter than it said"));
+            }
+            if shared.space.maps_peers_anew() {
+                window.populate(span.start as usize..span.end as usize)?;
             }
             built.copies.push(Copy::new(put, window.base(), window.len_bytes()));
         }

@@ -4,6 +4,7 @@
 use crate::{Error, Result};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
@@ -30,7 +31,7 @@ impl Region {
         // SAFETY: a fresh anonymous mapping at an address of the kernel's choice touches no other memory.
         let base = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), map_len(len_bytes), protection, MapFlags::PRIVATE) };
         let region = Self::from_mapping(base, len_bytes)?;
-        region.populate()?;
+        region.populate(0..len_bytes)?;
         Ok(region)
     }
 
@@ -49,7 +50,7 @@ impl Region {
         rustix::fs::fcntl_add_seals(&descriptor, SEALS).map_err(|cause| Error::os(doing("sealing"), cause))?;
         let mut region = Self::map(descriptor.as_fd(), len_bytes)?;
         region.descriptor = Some(descriptor);
-        region.populate()?;
+        region.populate(0..len_bytes)?;
         Ok(region)
     }
 
@@ -81,16 +82,23 @@ impl Region {
         Ok(Self { base, len_bytes, descriptor: None })
     }
 
-    /// Has the kernel provide all pages now, so that a lack of memory is an error here and not a signal later.
-    fn populate(&self) -> Result<()> {
-        // SAFETY: the range is this mapping; providing its pages changes no contents.
-        let populated =
-            unsafe { rustix::mm::madvise(self.base.as_ptr().cast(), map_len(self.len_bytes), Advice::LinuxPopulateWrite) };
+    /// Has the kernel provide the pages of a range now, so that a lack of memory is an error here and not a signal later, and the
+    /// first exchange is as fast as the others. The range lies inside the region.
+    pub(super) fn populate(&self, bytes: Range<usize>) -> Result<()> {
+        let page = rustix::param::page_size();
+        let first = bytes.start / page * page;
+        let end = bytes.end.next_multiple_of(page).min(map_len(self.len_bytes));
+        if bytes.is_empty() || first >= end {
+            return Ok(());
+        }
+        let start = self.base.as_ptr().wrapping_add(first);
+        // SAFETY: the range is inside this mapping; providing its pages changes no contents.
+        let populated = unsafe { rustix::mm::madvise(start.cast(), end - first, Advice::LinuxPopulateWrite) };
         match populated {
             // Kernels before 5.14 do not know the advice; there the pages come when they are touched.
             Ok(()) | Err(rustix::io::Errno::INVAL) => Ok(()),
             Err(cause) => {
-                let doing = format!("getting {} bytes of memory from the system: allocate less, or free some", self.len_bytes);
+                let doing = format!("getting {} bytes of memory from the system: allocate less, or free some", end - first);
                 Err(Error::os(doing, cause))
             }
         }

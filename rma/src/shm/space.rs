@@ -71,6 +71,11 @@ impl Space {
         Self { rank, regions: Table::default(), next: AtomicU32::new(0), handover: Some(handover) }
     }
 
+    /// Whether a peer's memory is mapped here a second time, and so not in this rank's page tables yet.
+    pub(super) fn maps_peers_anew(&self) -> bool {
+        self.handover.is_some()
+    }
+
     /// A new region of this rank, for peers to reach.
     pub(super) fn make(&self, len_bytes: usize) -> Result<(RegionId, Arc<Region>)> {
         let region = match self.handover {

@@ -240,7 +240,8 @@ impl Mesh {
         self.links.values().all(|link| link.is_drained() || self.protocol.is_gone(link.peer()))
     }
 
-    fn add_link(&mut self, link: Link) -> u64 {
+    fn add_link(&mut self, mut link: Link) -> u64 {
+        self.protocol.news().for_each(|frame| link.queue(frame.encode()));
         let id = self.next_link;
         self.next_link += 1;
         self.routes.entry(link.peer()).or_insert(id);

@@ -122,10 +122,6 @@ impl Drop for TcpBootstrap {
 fn admit_all(place: &Place, listener: Option<TcpListener>, deadline: Deadline) -> Result<Mesh> {
     let listener = match listener {
         Some(listener) => listener,
-        None if place.listen_fd.is_some() => {
-            let fd = place.listen_fd.unwrap_or_default();
-            return Err(Error::Launch(format!("RMA_LISTEN_FD={fd}: adopt the descriptor first, and join with the listener")));
-        }
         None => TcpListener::bind(&place.root).map_err(|e| Error::os(format!("listening at RMA_ROOT={}", place.root), e))?,
     };
     let own = listener.local_addr().map_err(|e| Error::os("asking the listening socket for its address", e))?;
@@ -229,5 +225,7 @@ fn connect_once(root: &str, deadline: Deadline) -> std::io::Result<TcpStream> {
     Err(last)
 }
 
+#[cfg(test)]
+mod simulation;
 #[cfg(test)]
 mod tests;

@@ -309,6 +309,13 @@ impl Protocol {
         Ended { gathered: running.gathered, incoming: running.inbox.into_iter().collect(), objection: running.objection }
     }
 
+    /// What a rank at a new connection shall hear first: all that was spread before. The failure comes before the departures
+    /// that may have followed from it, here as everywhere, so that its cause is what a rank hears of first.
+    pub(super) fn news(&self) -> impl Iterator<Item = Frame> + '_ {
+        let gone = self.gone.iter().map(|(&rank, &Gone { how, completed })| Frame::Gone { rank, how, completed });
+        self.failure.clone().map(Frame::Failed).into_iter().chain(gone)
+    }
+
     /// What the others shall hear when this rank goes.
     pub(super) fn goodbye(&self, how: Departure) -> Frame {
         Frame::Gone { rank: self.me, how, completed: Some(self.completed) }

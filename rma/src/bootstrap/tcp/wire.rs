@@ -149,12 +149,9 @@ impl Frame {
                 Self::Hello(Hello { token, rank: Rank(r.u32()?), size: r.u32()?, joins: r.addr()? })
             }
             2 => {
-                let count = r.u32()? as usize;
-                // The shortest address has seven bytes.
-                if count > r.0.len() / 7 {
-                    return Err(format!("{count} addresses in {} bytes", r.0.len()));
-                }
-                let mut addrs = Vec::with_capacity(count);
+                let count = r.u32()?;
+                // Grows with what is there: the count is only believed as long as there are bytes for it.
+                let mut addrs = Vec::new();
                 for _ in 0..count {
                     addrs.push(r.addr()?.ok_or("an address without a family")?);
                 }
@@ -398,5 +395,152 @@ fn put_failure(w: &mut Vec<u8>, failure: &Failure) {
             w.push(call_code(*call));
             put_text(w, reason);
         }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::bootstrap::contract::Seed;
+
+    fn text(rng: &mut fastrand::Rng) -> String {
+        (0..rng.usize(..30)).map(|_| rng.char(..)).collect()
+    }
+
+    fn call(rng: &mut fastrand::Rng) -> Call {
+        CALLS[rng.usize(..CALLS.len())]
+    }
+
+    fn how(rng: &mut fastrand::Rng) -> Departure {
+        if rng.bool() { Departure::Died } else { Departure::Left }
+    }
+
+    fn addr(rng: &mut fastrand::Rng) -> SocketAddr {
+        let ip: IpAddr = if rng.bool() { rng.u32(..).to_le_bytes().into() } else { rng.u128(..).to_le_bytes().into() };
+        (ip, rng.u16(..)).into()
+    }
+
+    /// Any frame; its numbers are small, so that some of them fit a job.
+    pub(in super::super) fn any_frame(rng: &mut fastrand::Rng) -> Frame {
+        let (seq, rank) = (rng.u64(..3), Rank(rng.u32(..5)));
+        let payload: Vec<_> = (0..rng.usize(..40)).map(|_| if rng.bool() { 0 } else { rng.u8(..) }).collect();
+        let why = match rng.u8(..4) {
+            0 => Why::Lost { rank, how: how(rng) },
+            1 => Why::Mismatch { one: (rank, Call::Agree), other: (Rank(rng.u32(..5)), Call::Barrier) },
+            2 => Why::Malformed { from: rank, reason: text(rng) },
+            _ => Why::Other { call: call(rng), reason: text(rng) },
+        };
+        match rng.u8(..10) {
+            0 => Frame::Hello(Hello {
+                token: Token(rng.u128(..).to_le_bytes()),
+                rank,
+                size: rng.u32(..),
+                joins: rng.bool().then(|| addr(rng)),
+            }),
+            1 => Frame::Table((0..rng.usize(..6)).map(|_| addr(rng)).collect()),
+            2 => Frame::Refused(text(rng)),
+            3 => Frame::Round { seq, call: call(rng), round: rng.u8(..4), payload },
+            4 => Frame::Message { seq, payload },
+            5 => Frame::Ack { seq },
+            6 => Frame::Gone { rank, how: how(rng), completed: rng.bool().then_some(seq) },
+            7 => Frame::Failed(Failure { seq, rank, why }),
+            8 => Frame::Present { seq, call: call(rng), ask: rng.bool() },
+            _ => Frame::Missing { seq, ranks: (0..rng.u32(..9)).map(Rank).collect(), more: rng.u32(..) },
+        }
+    }
+
+    /// The bytes that a frame holds on the heap.
+    fn weight(frame: &Frame) -> usize {
+        match frame {
+            Frame::Table(addrs) => addrs.capacity() * size_of::<SocketAddr>(),
+            Frame::Refused(text) => text.capacity(),
+            Frame::Round { payload, .. } | Frame::Message { payload, .. } => payload.capacity(),
+            Frame::Failed(Failure { why: Why::Malformed { reason, .. } | Why::Other { reason, .. }, .. }) => reason.capacity(),
+            Frame::Missing { ranks, .. } => ranks.capacity() * size_of::<Rank>(),
+            _ => 0,
+        }
+    }
+
+    /// Pushes `bytes` in pieces and gives the frames up to the first refusal.
+    fn arrive(bytes: &[u8], rng: &mut fastrand::Rng) -> (Vec<Frame>, Decoded<()>) {
+        let (mut arriving, mut frames, mut rest) = (Arriving::default(), Vec::new(), bytes);
+        while !rest.is_empty() {
+            let (piece, later) = rest.split_at(rng.usize(1..=rest.len()));
+            rest = later;
+            arriving.push(piece);
+            loop {
+                match arriving.next(MAX_FRAME_BYTES) {
+                    Ok(Some(frame)) => frames.push(frame),
+                    Ok(None) => break,
+                    Err(reason) => return (frames, Err(reason)),
+                }
+            }
+            assert!(arriving.bytes.capacity() <= 2 * bytes.len() + 64, "{} for {}", arriving.bytes.capacity(), bytes.len());
+        }
+        (frames, Ok(()))
+    }
+
+    #[test]
+    fn every_frame_arrives_as_it_was_sent_however_it_is_cut() {
+        let seed = Seed::new();
+        let mut rng = seed.rng(0);
+        for _ in 0..20_000 {
+            let sent: Vec<_> = (0..rng.usize(..5)).map(|_| any_frame(&mut rng)).collect();
+            let bytes: Vec<_> = sent.iter().flat_map(Frame::encode).collect();
+            assert_eq!(arrive(&bytes, &mut rng), (sent, Ok(())));
+        }
+    }
+
+    #[test]
+    fn mutated_and_random_frames_are_refused_or_read_but_cost_no_more_than_they_are_long() {
+        let seed = Seed::new();
+        let mut rng = seed.rng(0);
+        let (mut read, mut refused) = (0, 0);
+        for _ in 0..300_000 {
+            let mut bytes = any_frame(&mut rng).encode();
+            match rng.u8(..4) {
+                0 => rng.fill(&mut bytes[4..]),
+                1 => rng.fill(&mut bytes),
+                2 => bytes.truncate(rng.usize(..bytes.len())),
+                _ => bytes.extend(any_frame(&mut rng).encode()),
+            }
+            for _ in 0..rng.usize(..4) {
+                if !bytes.is_empty() {
+                    let at = rng.usize(..bytes.len());
+                    bytes[at] = *rng.choice(&[0, 1, 0x7f, 0xff, rng.clone().u8(..)]).unwrap();
+                }
+            }
+            let (frames, end) = arrive(&bytes, &mut rng);
+            let held: usize = frames.iter().map(weight).sum();
+            assert!(held <= 16 * bytes.len(), "{held} bytes from {}: {bytes:?}", bytes.len());
+            read += frames.len();
+            refused += usize::from(end.is_err());
+        }
+        assert!(read > 10_000 && refused > 10_000, "{read} read, {refused} refused");
+    }
+
+    #[test]
+    fn an_announced_length_is_refused_before_its_bytes_come() {
+        for (len, limit) in [(0, 64), (65, 64), (u32::MAX, MAX_FRAME_BYTES), (MAX_FRAME_BYTES as u32 + 1, MAX_FRAME_BYTES)] {
+            let mut arriving = Arriving::default();
+            arriving.push(&len.to_le_bytes());
+            let reason = arriving.next(limit).unwrap_err();
+            assert_eq!(reason, format!("a frame of {len} bytes, allowed are 1 to {limit}"));
+        }
+        let mut arriving = Arriving::default();
+        arriving.push(&(MAX_FRAME_BYTES as u32).to_le_bytes());
+        assert_eq!(arriving.next(MAX_FRAME_BYTES), Ok(None));
+        assert!(arriving.bytes.capacity() < 100);
+    }
+
+    #[test]
+    fn the_longest_hello_fits_its_limit_and_long_texts_are_cut_between_characters() {
+        let joins = Some("[2001:db8::1]:65535".parse().unwrap());
+        let hello = Frame::Hello(Hello { token: Token([255; 16]), rank: Rank(u32::MAX), size: u32::MAX, joins });
+        assert!(hello.encode().len() <= LENGTH_BYTES + MAX_HELLO_BYTES);
+        let Frame::Refused(text) = Frame::decode(&Frame::Refused("\u{20ac}".repeat(MAX_TEXT_BYTES)).encode()[4..]).unwrap() else {
+            panic!()
+        };
+        assert_eq!(text, "\u{20ac}".repeat(MAX_TEXT_BYTES / 3));
     }
 }
