@@ -3,12 +3,11 @@
 
 use super::board::Slot;
 use super::copy::Copy;
-use super::counters::{Bell, Counter, SLEEPING};
+use super::counters::{Bell, Counter};
 use super::device::Shared;
 use super::region::Region;
 use crate::backend::{Chain, Committed, Lack, Missing, Progress};
 use crate::{Epoch, Rail, Rank, Result};
-use rustix::thread::futex;
 use std::fmt::Write;
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -170,11 +169,8 @@ impl ShmCommitted {
         // SAFETY: points into the own board, which `regions` keeps mapped.
         let bell = unsafe { self.own_bell.as_ref() };
         bell.prepare();
-        if self.look() == Progress::Pending
-            && let Ok(limit) = futex::Timespec::try_from(limit)
-        {
-            // Every way out of the wait (woken, rung before, time over, a signal) is a reason to look again.
-            let _ = futex::wait(bell.word(), futex::Flags::empty(), SLEEPING, Some(&limit));
+        if self.look() == Progress::Pending {
+            bell.sleep(limit);
         }
         bell.awake();
     }
@@ -197,8 +193,7 @@ fn ring_crowded(bell: NonNull<Bell>) {
     // SAFETY: points into a partner's board, which the caller's `regions` keep mapped.
     let bell = unsafe { bell.as_ref() };
     if bell.ring() {
-        // Nobody left to wake is as good as woken.
-        let _ = futex::wake(bell.word(), futex::Flags::empty(), 1);
+        bell.wake();
     }
 }
 
