@@ -72,13 +72,14 @@ pub fn sources_may_be_read_but_not_written_in_flight(comm: &Comm, seed: u64) -> 
     let mut queue = line.queue(comm)?;
     queue.expose_at_start();
     let mut queue = queue.commit()?;
+    let queue_id = queue.id();
     for number in seed >> 1..(seed >> 1) + 5 {
         if comm.rank().0 == origin {
             line.outbox.write::<u64>(..)?[0] = number;
             let flight = queue.start()?;
             let error = refused(line.outbox.write::<u8>(7..8))?;
             ensure!(matches!(error, Error::RangeBusy { .. }), "another error: {error}");
-            says(&error, &[queue_name(&line)?])?;
+            says(&error, &[line.outbox.id().to_string(), queue_id.to_string()])?;
             ensure!(line.outbox.read::<u64>(..)?[0] == number, "the source has changed");
             comm.barrier()?;
             let arrived = flight.wait()?;
@@ -95,10 +96,6 @@ pub fn sources_may_be_read_but_not_written_in_flight(comm: &Comm, seed: u64) -> 
     }
     comm.barrier()?;
     Ok(())
-}
-
-fn queue_name(line: &Line) -> anyhow::Result<String> {
-    Ok(line.outbox.id().to_string())
 }
 
 /// A refused start has not started anything: with the lease gone the same epoch works.
@@ -195,7 +192,8 @@ pub fn free_leaves_declared_puts_harmless(comm: &Comm, _seed: u64) -> anyhow::Re
     let to_gone = comm.declare_write(&gone, 0, &alive, 0, 8, comm.rank())?;
     let from_gone = comm.declare_write(&alive, 0, &gone, 0, 8, comm.rank())?;
     let name = gone.id().to_string();
-    let queue_with_gone = comm.queue_alloc(&gone)?;
+    let mut queue_with_gone = comm.queue_alloc(&gone)?;
+    queue_with_gone.push(&to_gone)?.add_origin(comm.rank())?;
     gone.free()?;
     let mut queue = comm.queue_alloc(&alive)?;
     for put in [&to_gone, &from_gone] {
