@@ -1,0 +1,84 @@
+//! Whole lives: many epochs, ranks that end at once, and a thousand times from allocation to free with nothing left behind.
+
+use crate::check::ring;
+use crate::exchange::Exchange;
+use crate::plan::{Plan, Shape, all_pairs};
+use anyhow::{Context, ensure};
+use rma::Comm;
+
+/// Thousands of epochs in which every rank waits for its neighbor. With more ranks than cores, none may starve.
+pub fn a_ring_makes_steady_progress(comm: &Comm, _seed: u64) -> anyhow::Result<()> {
+    ring(comm, if comm.size() > 16 { 300 } else { 3000 })
+}
+
+/// No rank waits for another after its last epoch; queues and windows are dropped where they are.
+pub fn ranks_may_end_as_soon_as_their_last_wait_is_over(comm: &Comm, seed: u64) -> anyhow::Result<()> {
+    let mut exchange = Exchange::new(comm, Plan::draw(seed, comm.size(), &Shape::strided(all_pairs(comm.size()))))?;
+    let mut queue = exchange.queue(|_| true)?.commit()?;
+    exchange.run(&mut queue, 1, 1 + seed % 5)
+}
+
+/// What a process holds.
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    descriptors: usize,
+    virtual_kib: u64,
+    resident_kib: u64,
+}
+
+/// Collective: rank after rank, so that ranks of one process do not count each other's look.
+fn held(comm: &Comm) -> anyhow::Result<Held> {
+    let mut own = None;
+    for rank in 0..comm.size() {
+        comm.barrier()?;
+        if comm.rank().0 == rank {
+            let status = std::fs::read_to_string("/proc/self/status").context("reading /proc/self/status")?;
+            let kib = |name: &str| {
+                let line = status.lines().find_map(|line| line.strip_prefix(name)).with_context(|| format!("no {name} in {status}"))?;
+                line.trim().trim_end_matches(" kB").parse::<u64>().with_context(|| format!("{name} is {line}"))
+            };
+            let descriptors = std::fs::read_dir("/proc/self/fd").context("listing /proc/self/fd")?.count();
+            own = Some(Held { descriptors, virtual_kib: kib("VmSize:")?, resident_kib: kib("VmRSS:")? });
+        }
+    }
+    comm.barrier()?;
+    own.context("bug: no rank is this one")
+}
+
+fn lives(comm: &Comm, count: u64) -> anyhow::Result<()> {
+    const BYTES: usize = 64 << 10;
+    let (me, size) = (comm.rank().0, comm.size());
+    let (next, previous) = ((me + 1) % size, (me + size - 1) % size);
+    for life in 0..count {
+        let (outbox, inbox) = (comm.window_alloc(BYTES)?, comm.window_alloc(BYTES)?);
+        let put = comm.declare_write(&inbox, 0, &outbox, 0, BYTES, next)?;
+        let mut queue = comm.queue_alloc(&inbox)?;
+        queue.push(&put)?.add_origin(previous)?;
+        let mut queue = queue.commit()?;
+        for epoch in 0..2 {
+            outbox.write::<u64>(..)?.fill(life << 8 | epoch);
+            let arrived = queue.start()?.wait()?;
+            let wrong = arrived.read::<u64>(&inbox, ..)?.iter().copied().find(|&found| found != life << 8 | epoch);
+            ensure!(wrong.is_none(), "life {life}, epoch {epoch}: {wrong:?}");
+        }
+        queue.clear();
+        drop(put);
+        inbox.free()?;
+        outbox.free()?;
+    }
+    Ok(())
+}
+
+/// To be run in a process of its own: other work in the process would be counted, too.
+pub fn a_thousand_lives_leave_nothing_behind(comm: &Comm, _seed: u64) -> anyhow::Result<()> {
+    lives(comm, 50)?;
+    let before = held(comm)?;
+    lives(comm, 1000)?;
+    let after = held(comm)?;
+    ensure!(after.descriptors == before.descriptors, "descriptors have grown: {before:?}, {after:?}");
+    // A page kept in each life would be 4,000 KiB, a window 64,000.
+    let grown = |before: u64, after: u64| after.saturating_sub(before);
+    ensure!(grown(before.resident_kib, after.resident_kib) < 2000, "resident memory has grown: {before:?}, {after:?}");
+    ensure!(grown(before.virtual_kib, after.virtual_kib) < 3000, "virtual memory has grown: {before:?}, {after:?}");
+    Ok(())
+}
