@@ -14,7 +14,11 @@ use std::time::Duration;
 pub static FAULTS: &[Body] = &[
     Body { name: "a_killed_origin_is_named_within_a_second", run: a_killed_origin_is_named_within_a_second, fewest: 2 },
     Body { name: "a_killed_target_is_named_within_a_second", run: a_killed_target_is_named_within_a_second, fewest: 2 },
-    Body { name: "a_killed_rank_ends_collective_calls_within_a_second", run: a_killed_rank_ends_collective_calls_within_a_second, fewest: 2 },
+    Body {
+        name: "a_killed_rank_ends_collective_calls_within_a_second",
+        run: a_killed_rank_ends_collective_calls_within_a_second,
+        fewest: 2,
+    },
 ];
 
 /// Faults in which the test, not a rank, kills something.

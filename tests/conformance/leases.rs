@@ -118,7 +118,8 @@ pub fn start_is_refused_while_a_source_is_leased_for_writing(comm: &Comm, _seed:
 
 /// The received range of a queue is not touched through the epoch of another; nor is anything of another Comm's window.
 pub fn arrived_leases_reach_no_other_queue(comm: &Comm, seed: u64) -> anyhow::Result<()> {
-    let (mut one, mut two) = (Exchange::new(comm, ring_plan(seed, comm.size(), 32))?, Exchange::new(comm, ring_plan(!seed, comm.size(), 32))?);
+    let (mut one, mut two) =
+        (Exchange::new(comm, ring_plan(seed, comm.size(), 32))?, Exchange::new(comm, ring_plan(!seed, comm.size(), 32))?);
     let (mut first, mut second) = (one.queue(|_| true)?.commit()?, two.queue(|_| true)?.commit()?);
     one.fill(1)?;
     two.fill(1)?;

@@ -77,7 +77,7 @@ pub(super) fn commit(
         let slot = partner.theirs.arrivals.iter().find(|(r, _)| *r == rail).map(|(_, slot)| *slot);
         let arrived = reach.counter(target, slot.ok_or_else(|| malformed(target, "no counter for a rail"))?)?;
         let granted = reach.own(partner.mine.credit.ok_or_else(|| malformed(target, "no credit counter"))?)?;
-        let first = built.copies.len();
+        let mut copies = Vec::with_capacity(puts.len());
         for put in puts {
             let region = region_of(&put.key).ok_or_else(|| malformed(target, "a key that is no region"))?;
             let window = reach.region(target, region)?;
@@ -88,10 +88,10 @@ pub(super) fn commit(
             if shared.space.maps_peers_anew() {
                 window.populate(span.start as usize..span.end as usize)?;
             }
-            built.copies.push(Copy::new(put, window.base(), window.len_bytes()));
+            copies.push(Copy::new(put, window.base(), window.len_bytes()));
         }
         let bell = reach.bell(target, partner.theirs.bell)?;
-        built.lanes.push(Lane { granted, arrived, bell, copies: first..built.copies.len(), target, rail });
+        built.lanes.push(Lane { granted, arrived, bell, copies: copies.into(), target, rail });
     }
     built.seal(taken, reach.used);
     drop(received);

@@ -48,7 +48,7 @@ impl Copy {
     pub(super) unsafe fn run(&self) {
         if self.count == 1 {
             // SAFETY: `new` checked both ranges; they do not overlap, for the core refuses a queue that does.
-            unsafe { std::ptr::copy_nonoverlapping(self.source, self.target, self.block_bytes) };
+            unsafe { copy_block(self.source, self.target, self.block_bytes) };
         } else {
             // SAFETY: passed on.
             unsafe { self.run_blocks() };
@@ -57,6 +57,7 @@ impl Copy {
 
     /// # Safety
     /// As for `run`.
+    #[inline(never)]
     unsafe fn run_blocks(&self) {
         let (mut source, mut target) = (self.source, self.target);
         for block in 0..self.count {
@@ -65,17 +66,26 @@ impl Copy {
                 source = source.wrapping_add(self.source_stride);
                 target = target.wrapping_add(self.target_stride);
             }
-            match self.block_bytes {
-                // Columns of doubles and floats are common enough not to call memcpy for each element: a length known to the
-                // compiler is one load and one store.
-                // SAFETY: as in `run`, for this block.
-                8 => unsafe { std::ptr::copy_nonoverlapping(source, target, 8) },
-                // SAFETY: as in `run`, for this block.
-                4 => unsafe { std::ptr::copy_nonoverlapping(source, target, 4) },
-                // SAFETY: as in `run`, for this block.
-                bytes => unsafe { std::ptr::copy_nonoverlapping(source, target, bytes) },
-            }
+            // SAFETY: as in `run`, for this block.
+            unsafe { copy_block(source, target, self.block_bytes) };
         }
+    }
+}
+
+/// One block. A number, or an element of a column, is common enough not to call memcpy for it: a length known to the compiler is
+/// one load and one store.
+///
+/// # Safety
+/// Both blocks may be accessed, and do not overlap.
+#[inline]
+unsafe fn copy_block(source: *const u8, target: *mut u8, bytes: usize) {
+    match bytes {
+        // SAFETY: the caller's promise.
+        8 => unsafe { std::ptr::copy_nonoverlapping(source, target, 8) },
+        // SAFETY: the caller's promise.
+        4 => unsafe { std::ptr::copy_nonoverlapping(source, target, 4) },
+        // SAFETY: the caller's promise.
+        bytes => unsafe { std::ptr::copy_nonoverlapping(source, target, bytes) },
     }
 }
 

@@ -9,7 +9,6 @@ use super::region::Region;
 use crate::backend::{Chain, Committed, Lack, Missing, Progress};
 use crate::{Epoch, Rail, Rank, Result};
 use std::fmt::Write;
-use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -22,7 +21,7 @@ pub(super) struct Lane {
     /// In the target's board: arrivals on this rail.
     pub(super) arrived: NonNull<Counter>,
     pub(super) bell: NonNull<Bell>,
-    pub(super) copies: Range<usize>,
+    pub(super) copies: Box<[Copy]>,
     pub(super) target: Rank,
     pub(super) rail: Rail,
 }
@@ -47,9 +46,10 @@ pub(super) struct Credit {
 pub(super) struct ShmCommitted {
     chain: Arc<Chain>,
     epoch: Epoch,
+    /// Whether lanes wait for credits.
+    credited: bool,
     crowded: bool,
     pub(super) lanes: Vec<Lane>,
-    pub(super) copies: Vec<Copy>,
     pub(super) expected: Vec<Expected>,
     pub(super) credits: Vec<Credit>,
     /// The lanes of this epoch that still lack their credit. Never grows beyond the capacity it got at commit.
@@ -79,11 +79,11 @@ const YIELDING_TURNS: u32 = 200;
 impl ShmCommitted {
     pub(super) fn new(chain: Arc<Chain>, crowded: bool, started: NonNull<Counter>, own_bell: NonNull<Bell>) -> Self {
         Self {
+            credited: chain.credits,
             chain,
             epoch: Epoch(0),
             crowded,
             lanes: Vec::new(),
-            copies: Vec::new(),
             expected: Vec::new(),
             credits: Vec::new(),
             unposted: Vec::new(),
@@ -107,7 +107,7 @@ impl ShmCommitted {
     #[inline]
     fn has_credit(&self, lane: &Lane) -> bool {
         // SAFETY: points into the own board, which `regions` keeps mapped.
-        !self.chain.credits || unsafe { lane.granted.as_ref() }.reached(self.epoch)
+        !self.credited || unsafe { lane.granted.as_ref() }.reached(self.epoch)
     }
 
     /// Copies everything of a lane and notifies its target.
@@ -116,7 +116,7 @@ impl ShmCommitted {
     /// The target has granted this epoch, and the sources are not written now.
     #[inline]
     unsafe fn post(&self, lane: &Lane) {
-        for copy in &self.copies[lane.copies.clone()] {
+        for copy in &lane.copies {
             // SAFETY: both windows are kept mapped (the target's by `regions`, the source by the chain); the target has granted
             // the epoch, so nobody else touches these bytes until it is notified; the sources are the caller's promise.
             unsafe { copy.run() };
