@@ -54,7 +54,9 @@ pub fn commit_refuses_overlapping_puts_of_one_origin(comm: &Comm, _seed: u64) ->
     let (origin, target) = (0, comm.size() - 1);
     let (outbox, inbox) = (comm.window_alloc(64)?, comm.window_alloc(64)?);
     // (offset, block, count, stride) of two puts, and the first byte they share.
-    for (one, two, byte) in [((0, 16, 1, 16), (15, 16, 1, 16), 15), ((0, 4, 4, 16), (20, 4, 2, 12), 32), ((8, 8, 2, 8), (23, 1, 1, 1), 23)] {
+    for (one, two, byte) in
+        [((0, 16, 1, 16), (15, 16, 1, 16), 15), ((0, 4, 4, 16), (20, 4, 2, 12), 32), ((8, 8, 2, 8), (23, 1, 1, 1), 23)]
+    {
         let mut queue = comm.queue_alloc(&inbox)?;
         if comm.rank().0 == origin {
             for (offset, block, count, stride) in [one, two] {
@@ -66,7 +68,8 @@ pub fn commit_refuses_overlapping_puts_of_one_origin(comm: &Comm, _seed: u64) ->
             queue.add_origin(origin)?;
         }
         let byte = format!("bytes {byte}..");
-        is_refused(comm, queue, &[origin, target], &[&byte, &inbox.id().to_string()]).with_context(|| format!("{one:?} and {two:?}"))?;
+        is_refused(comm, queue, &[origin, target], &[&byte, &inbox.id().to_string()])
+            .with_context(|| format!("{one:?} and {two:?}"))?;
     }
     Ok(())
 }

@@ -90,7 +90,15 @@ pub fn two_neighbors_that_are_one_rank_get_both_puts(comm: &Comm, seed: u64) -> 
         let partner = if origin ^ 1 < size { origin ^ 1 } else { origin };
         for side in 0..2 {
             let rail = (comm.rails() > 1).then_some(side as u16);
-            let put = PlannedPut { origin, target: partner, from_window: 0, from: part(16 * side), to_window: 0, to: part(32 + 16 * side), rail };
+            let put = PlannedPut {
+                origin,
+                target: partner,
+                from_window: 0,
+                from: part(16 * side),
+                to_window: 0,
+                to: part(32 + 16 * side),
+                rail,
+            };
             puts.push(put);
         }
     }

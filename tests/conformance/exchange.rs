@@ -49,8 +49,9 @@ impl<'c> Exchange<'c> {
             let declared = self.comm.declare_write(to, put.to.offset, from, put.from.offset, put.to.block, put.target);
             let mut handle = declared.with_context(|| format!("declaring put {i}: {put:?}"))?;
             if put.to.count != 1 {
-                handle =
-                    handle.blocks(put.to.count, put.from.stride, put.to.stride).with_context(|| format!("blocks of put {i}: {put:?}"))?;
+                handle = handle
+                    .blocks(put.to.count, put.from.stride, put.to.stride)
+                    .with_context(|| format!("blocks of put {i}: {put:?}"))?;
             }
             if let Some(rail) = put.rail {
                 handle = handle.rail(rail)?;
@@ -143,9 +144,10 @@ impl<'c> Exchange<'c> {
         if let Some(at) = (0..found.len()).find(|&i| found[i] != expected[i]) {
             let wrong = (0..found.len()).filter(|&i| found[i] != expected[i]).count();
             let byte = offset + at;
-            let put = self.plan.puts.iter().find(|put| {
-                put.target == self.me() && put.to_window == window && put.to.bytes().any(|written| written == byte)
-            });
+            let put =
+                self.plan.puts.iter().find(|put| {
+                    put.target == self.me() && put.to_window == window && put.to.bytes().any(|written| written == byte)
+                });
             anyhow::bail!(
                 "epoch {epoch}, rank {}, window {window}: byte {byte} is {} instead of {} ({wrong} bytes are wrong); written by {put:?}",
                 self.me(),

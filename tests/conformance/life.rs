@@ -34,7 +34,8 @@ fn held(comm: &Comm) -> anyhow::Result<Held> {
         if comm.rank().0 == rank {
             let status = std::fs::read_to_string("/proc/self/status").context("reading /proc/self/status")?;
             let kib = |name: &str| {
-                let line = status.lines().find_map(|line| line.strip_prefix(name)).with_context(|| format!("no {name} in {status}"))?;
+                let line =
+                    status.lines().find_map(|line| line.strip_prefix(name)).with_context(|| format!("no {name} in {status}"))?;
                 line.trim().trim_end_matches(" kB").parse::<u64>().with_context(|| format!("{name} is {line}"))
             };
             let descriptors = std::fs::read_dir("/proc/self/fd").context("listing /proc/self/fd")?.count();

@@ -150,7 +150,8 @@ pub fn a_cleared_queue_is_committed_again(comm: &Comm, seed: u64) -> anyhow::Res
 /// Committed queues that go out of scope harm nobody, and their windows can be freed.
 pub fn a_dropped_queue_is_as_good_as_cleared(comm: &Comm, seed: u64) -> anyhow::Result<()> {
     for i in 0..5 {
-        let mut exchange = Exchange::new(comm, Plan::draw(seed.wrapping_add(i), comm.size(), &Shape::strided(all_pairs(comm.size()))))?;
+        let mut exchange =
+            Exchange::new(comm, Plan::draw(seed.wrapping_add(i), comm.size(), &Shape::strided(all_pairs(comm.size()))))?;
         let mut queue = exchange.queue(|_| true)?.commit()?;
         exchange.run(&mut queue, 1, i)?;
         drop(queue);
