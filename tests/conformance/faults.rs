@@ -8,6 +8,7 @@ use rma::bootstrap::Departure;
 use rma::{Comm, Error, Rank};
 use rustix::process::{Signal, getpid, kill_process};
 use rustix::time::{ClockId, clock_gettime};
+use std::io::Write;
 use std::time::Duration;
 
 /// The bodies of this file.
@@ -42,6 +43,8 @@ fn names_the_dead(error: &Error, victim: u32, died_ns: u64) -> anyhow::Result<()
     ensure!(*rank == Rank(victim) && *how == Departure::Died, "{rank} {how:?} instead of rank {victim}, which died: {error}");
     says(error, &[format!("rank {victim} died")])?;
     ensure!(late < Duration::from_secs(1), "only {late:?} after its death: {error}");
+    // For the test, which counts them.
+    writeln!(std::io::stdout(), "rank {victim} died {late:?} ago, and this rank survived")?;
     Ok(())
 }
 
@@ -123,7 +126,6 @@ pub fn a_killed_rank_ends_collective_calls_within_a_second(comm: &Comm, _seed: u
 
 /// Prints its process id and waits for a put that never comes, so that the test can end ranks or the launcher as it likes.
 fn waits_for_ever(comm: &Comm, _seed: u64) -> anyhow::Result<()> {
-    use std::io::Write;
     let (me, size) = (comm.rank().0, comm.size());
     let window = comm.window_alloc(8)?;
     let mut queue = comm.queue_alloc(&window)?;

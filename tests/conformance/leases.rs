@@ -40,7 +40,7 @@ pub fn exposed_ranges_are_refused_and_the_rest_is_free(comm: &Comm, _seed: u64) 
     let (window, mut queue) = three_parts(comm)?;
     let others_are_refused = |when: &str| {
         for bytes in [64..128, 64..65, 127..128, 0..65, 127..192, 0..192] {
-            refuses_access(&window, bytes).with_context(|| format!("{when}"))?;
+            refuses_access(&window, bytes).with_context(|| when.to_string())?;
         }
         Ok::<(), anyhow::Error>(())
     };
@@ -185,6 +185,26 @@ pub fn free_with_a_queue_alive_gives_every_rank_its_window_back(comm: &Comm, _se
     drop(queue);
     window.free()?;
     everything_still_works(comm)
+}
+
+/// A queue that exposes a window, or reads it, keeps it, even if it has no byte to move there.
+pub fn free_is_refused_while_a_queue_without_bytes_is_on_the_window(comm: &Comm, _seed: u64) -> anyhow::Result<()> {
+    let (me, size) = (comm.rank().0, comm.size());
+    for with_empty_put in [false, true] {
+        let (window, elsewhere) = (comm.window_alloc(8)?, comm.window_alloc(8)?);
+        let mut queue = comm.queue_alloc(&window)?;
+        if with_empty_put {
+            queue.push(&comm.declare_write(&window, 8, &elsewhere, 8, 0, (me + 1) % size)?)?.add_origin((me + size - 1) % size)?;
+        }
+        let mut queue = queue.commit()?;
+        queue.start()?.wait()?;
+        let Err(failed) = window.free() else { bail!("freed with {} on it (with an empty put: {with_empty_put})", queue.id()) };
+        says(failed.error(), &[queue.id().to_string()])?;
+        queue.clear();
+        failed.into_window().context("the window did not come back")?.free()?;
+        elsewhere.free()?;
+    }
+    Ok(())
 }
 
 /// Declared puts do not keep a window from being freed; what is then done with them is refused.

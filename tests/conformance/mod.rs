@@ -109,6 +109,8 @@ macro_rules! for_each_body {
                 leases::the_interior_is_computed_while_the_exchange_is_in_flight;
             free_with_a_queue_alive_gives_every_rank_its_window_back: 1,
                 leases::free_with_a_queue_alive_gives_every_rank_its_window_back;
+            free_is_refused_while_a_queue_without_bytes_is_on_the_window: 1,
+                leases::free_is_refused_while_a_queue_without_bytes_is_on_the_window;
             free_leaves_declared_puts_harmless: 1, leases::free_leaves_declared_puts_harmless;
             a_window_dropped_by_its_owner_can_still_be_written: 2, leases::a_window_dropped_by_its_owner_can_still_be_written;
             a_ring_makes_steady_progress: 1, life::a_ring_makes_steady_progress;

@@ -1,8 +1,12 @@
 //! Every body on ranks that are threads of this process, and what can be seen only there.
 #![forbid(unsafe_code)]
 
+mod stall;
+
+use anyhow::{Context, ensure};
+use rma::bootstrap::Departure;
 use rma::{Comm, Config, Error};
-use rma_tests::{Body, SIZES, for_each_body, life};
+use rma_tests::{Body, SIZES, check, for_each_body, life};
 use std::process::Command;
 use std::sync::mpsc;
 use std::time::Duration;
@@ -22,11 +26,19 @@ fn seed() -> u64 {
     std::env::var("RMA_TEST_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or_else(|| fastrand::u64(..))
 }
 
-/// Runs `body` on `size` threads. A hang ends in a panic after `DEADLINE`.
+/// Runs `body` on `size` threads, with the options of these tests.
 fn run(name: &str, body: fn(&Comm, u64) -> anyhow::Result<()>, size: u32, seed: u64) {
+    run_with(config(), name, size, seed, body);
+}
+
+/// A hang ends in a panic after `DEADLINE`, and a failure in one that names the seed.
+fn run_with<F>(config: Config, name: &str, size: u32, seed: u64, body: F)
+where
+    F: Fn(&Comm, u64) -> anyhow::Result<()> + Send + Sync + 'static,
+{
     let (done, finished) = mpsc::channel();
     let ranks = std::thread::spawn(move || {
-        let results = Comm::threads_with(size, config(), |comm| body(&comm, seed));
+        let results = Comm::threads_with(size, config, |comm| body(&comm, seed));
         // The receiver is gone only when the deadline is over.
         let _ = done.send(());
         results
@@ -81,5 +93,68 @@ fn a_thousand_lives_in_a_process_of_their_own_leave_nothing_behind() {
             .output()
             .expect("rma-conformance starts");
         assert!(output.status.success(), "on {ranks} ranks: {}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+#[test]
+fn a_rank_that_panics_is_named_by_the_others_and_its_panic_is_passed_on() {
+    let (sender, errors) = mpsc::channel();
+    let sender = std::sync::Mutex::new(sender);
+    let outcome = std::panic::catch_unwind(|| {
+        Comm::threads_with(4, config(), |comm| {
+            let line = check::Line::new(&comm, 2, 0)?;
+            let mut queue = line.queue(&comm)?.commit()?;
+            line.step(&mut queue, 1)?;
+            if comm.rank().0 == 2 {
+                std::panic::panic_any("an expected panic of rank 2");
+            }
+            let waited = if comm.rank().0 == 0 { Some(check::refused(queue.start()?.wait().map(drop))?) } else { None };
+            let met = check::refused(comm.barrier())?;
+            let sender = sender.lock().map_err(|_| anyhow::anyhow!("no lock"))?;
+            sender.send((comm.rank().0, waited, met)).context("sending what was seen")
+        })
+    });
+    let panic = outcome.expect_err("the panic is passed on");
+    assert_eq!(panic.downcast_ref::<&str>(), Some(&"an expected panic of rank 2"));
+    let seen: Vec<_> = errors.try_iter().collect();
+    assert_eq!(seen.len(), 3, "{seen:?}");
+    for (rank, waited, met) in seen {
+        let named = match waited {
+            Some(Error::PeerLost { rank, .. } | Error::PeerCleared { rank, .. }) => rank.0 == 2,
+            Some(_) => false,
+            None => true,
+        };
+        assert!(named, "rank {rank} waited: {waited:?}");
+        // Another rank that has seen it may have left since.
+        let expected = matches!(&met, Error::PeerLost { rank, how, .. } if (rank.0 == 2) == (*how == Departure::Died));
+        assert!(expected, "rank {rank} met: {met}");
+    }
+}
+
+#[test]
+fn a_collective_call_that_one_rank_never_makes_ends_by_its_deadline_and_names_it() {
+    let (done, finished) = mpsc::channel::<()>();
+    let finished = std::sync::Mutex::new(finished);
+    let mut config = config();
+    config.setup_timeout = Duration::from_millis(200);
+    let results = Comm::threads_with(3, config, |comm| {
+        if comm.rank().0 == 1 {
+            // Alive, but busy until both others have given up.
+            let finished = finished.lock().map_err(|_| anyhow::anyhow!("no lock"))?;
+            for _ in 0..2 {
+                finished.recv_timeout(DEADLINE).context("the others")?;
+            }
+            return Ok(());
+        }
+        let error = check::refused(comm.barrier());
+        done.send(()).context("telling rank 1")?;
+        let error = error?;
+        // The second to give up may learn it from the first.
+        let expected = matches!(error, Error::SetupTimeout { .. } | Error::CollectiveFailed { .. });
+        ensure!(expected, "another error: {error}");
+        check::says(&error, &["within 0.2 s", "rank 1", "RMA_SETUP_TIMEOUT"])
+    });
+    for (rank, result) in results.expect("three ranks start").into_iter().enumerate() {
+        result.unwrap_or_else(|error| panic!("rank {rank}: {error:#}"));
     }
 }
