@@ -9,7 +9,7 @@ use crate::queue::Open;
 use crate::shm::{ShmBackend, ThreadSpace, inherit};
 use crate::trace::Traced;
 use crate::window::WindowInner;
-use crate::{Bootstrap, Config, Deadline, Error, MsgHandle, QueueId, Rank, Result, RmaQueue, RmaWindow};
+use crate::{Bootstrap, Config, Deadline, Error, MsgHandle, Purpose, QueueId, Rank, Result, RmaQueue, RmaWindow};
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::rc::{Rc, Weak};
@@ -86,7 +86,7 @@ impl Comm {
         if JOINED.swap(true, Ordering::Relaxed) {
             return Err(Error::Launch("this process has joined its job already; make one Comm and use it for everything".into()));
         }
-        let deadline = Deadline::after(config.setup_timeout);
+        let deadline = Deadline::after(config.setup_timeout).of(Purpose::SetUp);
         let boot: Arc<dyn Bootstrap> = Arc::new(TcpBootstrap::join(place, inherit::listener(place)?, deadline)?);
         let backend = ShmBackend::processes(&*boot, place.token, &config, deadline)?;
         Self::new(Arc::new(backend), boot, config)
@@ -142,7 +142,7 @@ impl Comm {
 
     /// Collective: returns once every rank has called it.
     pub fn barrier(&self) -> Result<()> {
-        self.inner.boot.barrier(Deadline::after(self.inner.config.setup_timeout))
+        self.inner.boot.barrier(Deadline::after(self.inner.config.setup_timeout).of(Purpose::Barrier))
     }
 
     /// Collective: a window in which this rank has `bytes` bytes, all zero. The ranks may differ in length, also zero.

@@ -63,7 +63,7 @@ mod window;
 pub use bootstrap::Bootstrap;
 pub use comm::Comm;
 pub use config::Config;
-pub use deadline::Deadline;
+pub use deadline::{Deadline, Purpose};
 pub use error::{Cause, Error, Result};
 pub use ids::{Epoch, QueueId, Rail, Rank, WindowId};
 pub use message::MsgHandle;

@@ -2,25 +2,45 @@
 //! Owns the kinds of collective calls and the checks of their arguments. Knows no transport and no clock.
 
 use super::{Departure, Messages};
-use crate::{Deadline, Error, Rank, Result};
+use crate::{Deadline, Error, Purpose, Rank, Result};
 
-/// The collective calls.
+/// The kinds of collective calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Call {
+pub(super) enum Kind {
     Allgather,
     Exchange,
     Agree,
     Barrier,
 }
 
+/// A collective call: its kind, and what it is for. Ranks whose calls differ in either do different things.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Call {
+    pub(super) kind: Kind,
+    pub(super) purpose: Purpose,
+}
+
 impl Call {
+    /// The name by which the program knows it.
     pub(super) const fn name(self) -> &'static str {
-        match self {
-            Self::Allgather => "allgather",
-            Self::Exchange => "exchange",
-            Self::Agree => "agree",
-            Self::Barrier => "barrier",
+        match (self.purpose, self.kind) {
+            (Purpose::SetUp, _) => "the making of its Comm",
+            (Purpose::WindowAlloc, _) => "window_alloc",
+            (Purpose::Commit, _) => "commit",
+            (Purpose::Free, _) => "free",
+            (Purpose::Barrier, _) => "barrier",
+            (Purpose::Program, Kind::Allgather) => "allgather",
+            (Purpose::Program, Kind::Exchange) => "exchange",
+            (Purpose::Program, Kind::Agree) => "agree",
+            (Purpose::Program, Kind::Barrier) => "barrier",
         }
+    }
+}
+
+impl Kind {
+    /// A call of this kind under a deadline.
+    pub(super) const fn of(self, purpose: Purpose) -> Call {
+        Call { kind: self, purpose }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Bootstrap for ranks that are threads of one process: one lock, one condition variable.
 //! Owns the state the ranks share. Must not know what the ranks do between their calls.
 
-use super::failure::{Call, Failure, Why, check_outgoing, list_ranks, timeout};
+use super::failure::{Call, Failure, Kind, Why, check_outgoing, list_ranks, timeout};
 use super::{Bootstrap, Departure, Messages, Objection};
 use crate::{Deadline, Error, Rank, Result};
 use std::collections::VecDeque;
@@ -35,12 +35,12 @@ impl Bootstrap for ThreadsBootstrap {
 
     fn allgather(&self, mine: &[u8], deadline: Deadline) -> Result<Vec<Vec<u8>>> {
         let me = self.rank.index();
-        self.collective(Call::Allgather, deadline, |round| round.gathered[me] = mine.to_vec(), |round| round.gathered.clone())
+        self.collective(Kind::Allgather, deadline, |round| round.gathered[me] = mine.to_vec(), |round| round.gathered.clone())
     }
 
     fn exchange(&self, outgoing: Messages, deadline: Deadline) -> Result<Messages> {
         if let Err(error) = check_outgoing(self.size, &outgoing) {
-            self.refuse(Call::Exchange, &error);
+            self.refuse(Kind::Exchange.of(deadline.purpose()), &error);
             return Err(error);
         }
         let post = |round: &mut Round| {
@@ -49,7 +49,7 @@ impl Bootstrap for ThreadsBootstrap {
             }
         };
         let mut incoming =
-            self.collective(Call::Exchange, deadline, post, |round| std::mem::take(&mut round.inboxes[self.rank.index()]))?;
+            self.collective(Kind::Exchange, deadline, post, |round| std::mem::take(&mut round.inboxes[self.rank.index()]))?;
         incoming.sort_unstable_by_key(|(sender, _)| *sender);
         Ok(incoming)
     }
@@ -61,11 +61,11 @@ impl Bootstrap for ThreadsBootstrap {
                 round.objection = Some(Objection { rank: self.rank, reason });
             }
         };
-        self.collective(Call::Agree, deadline, post, |round| round.objection.clone())
+        self.collective(Kind::Agree, deadline, post, |round| round.objection.clone())
     }
 
     fn barrier(&self, deadline: Deadline) -> Result<()> {
-        self.collective(Call::Barrier, deadline, |_| (), |_| ())
+        self.collective(Kind::Barrier, deadline, |_| (), |_| ())
     }
 
     fn departed(&self) -> Vec<(Rank, Departure)> {
@@ -124,8 +124,8 @@ impl Round {
             entered: vec![false; size],
             missing: size,
             untaken: size,
-            gathered: vec![Vec::new(); if call == Call::Allgather { size } else { 0 }],
-            inboxes: vec![Vec::new(); if call == Call::Exchange { size } else { 0 }],
+            gathered: vec![Vec::new(); if call.kind == Kind::Allgather { size } else { 0 }],
+            inboxes: vec![Vec::new(); if call.kind == Kind::Exchange { size } else { 0 }],
             objection: None,
         }
     }
@@ -153,11 +153,12 @@ impl ThreadsBootstrap {
     /// Enters the next round, waits until all have entered, and takes this rank's part of the result.
     fn collective<T>(
         &self,
-        call: Call,
+        kind: Kind,
         deadline: Deadline,
         post: impl FnOnce(&mut Round),
         take: impl FnOnce(&mut Round) -> T,
     ) -> Result<T> {
+        let call = kind.of(deadline.purpose());
         let mut guard = self.state();
         let state = &mut *guard;
         let seq = state.next[self.rank.index()];

@@ -10,7 +10,7 @@ use crate::layout::RangeSet;
 use crate::lifecycle::{Call, Lifecycle};
 use crate::window::WindowInner;
 use crate::window::claims::{Claim, Exposure, Part};
-use crate::{Deadline, Epoch, Error, MsgHandle, QueueId, Rail, Rank, Result, WindowId};
+use crate::{Deadline, Epoch, Error, MsgHandle, Purpose, QueueId, Rail, Rank, Result, WindowId};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::cell::Cell;
@@ -32,7 +32,7 @@ fn agree(comm: &CommInner, queue: QueueId, mine: Option<(Rank, String)>, deadlin
 
 pub(super) fn commit(open: Open) -> Result<Ready> {
     let comm = open.comm.clone();
-    let deadline = Deadline::after(comm.config.setup_timeout);
+    let deadline = Deadline::after(comm.config.setup_timeout).of(Purpose::Commit);
     let id = QueueId(comm.next_queue.get());
     // Every rank counts every attempt, so the numbers stay the same everywhere.
     comm.next_queue.set(id.0 + 1);
@@ -194,6 +194,10 @@ impl ClaimsInMaking {
         let mut windows: BTreeMap<WindowId, &Rc<WindowInner>> = BTreeMap::new();
         windows.extend(open.windows.iter().chain(placed.iter().map(|(put, _)| &put.source)).map(|window| (window.id, window)));
         for (window_id, window) in windows {
+            if window.freed.get() {
+                let reason = format!("{window_id} was freed; queue only windows that are alive");
+                return Err(Error::Invalid { what: "window of commit", reason });
+            }
             let read = placed.iter().filter(|(put, _)| put.source.id == window_id);
             let sources = RangeSet::from_iter(read.flat_map(|(put, _)| put.source_blocks.ranges()));
             let incoming = accepted.ranges.get(&window_id).cloned().unwrap_or_default();
@@ -204,9 +208,6 @@ impl ClaimsInMaking {
                     access: "committed",
                     reason: "this queue both sends and receives them; receive into other bytes, or use two queues".into(),
                 });
-            }
-            if sources.is_empty() && incoming.is_empty() {
-                continue;
             }
             let claim = Rc::new(Claim {
                 queue: self.queue,

@@ -7,7 +7,7 @@ mod thread_bound;
 
 use crate::backend::{WindowMem, WindowSpec};
 use crate::comm::CommInner;
-use crate::{Deadline, Error, QueueId, Rank, Result, WindowId};
+use crate::{Deadline, Error, Purpose, QueueId, Rank, Result, WindowId};
 use claims::{Claim, Exposure};
 use leases::{Access, Busy};
 use std::cell::{Cell, RefCell};
@@ -68,7 +68,7 @@ impl RmaWindow {
     /// Collective: see [`Comm::window_alloc`](crate::Comm::window_alloc).
     pub(crate) fn alloc(comm: &Rc<CommInner>, bytes: usize) -> Result<Self> {
         const CALL: &str = "window_alloc";
-        let deadline = Deadline::after(comm.config.setup_timeout);
+        let deadline = Deadline::after(comm.config.setup_timeout).of(Purpose::WindowAlloc);
         let id = WindowId(comm.next_window.get());
         let mut call = [0; 12];
         call[..4].copy_from_slice(&id.0.to_le_bytes());
@@ -149,7 +149,7 @@ impl WindowInner {
 
     fn release(&self) -> Result<()> {
         let comm = &self.comm;
-        let deadline = Deadline::after(comm.config.setup_timeout);
+        let deadline = Deadline::after(comm.config.setup_timeout).of(Purpose::Free);
         // A message around the ring of ranks makes sure that all of them free the same window.
         let next = Rank((comm.rank.0 + 1) % comm.size);
         let words = comm.boot.exchange(vec![(next, self.id.0.to_le_bytes().to_vec())], deadline)?;

@@ -83,11 +83,11 @@ impl Mesh {
 
     /// Makes one collective call.
     pub(super) fn run(&mut self, start: Start, deadline: Deadline) -> Result<Ended> {
-        let call = start.call();
+        let call = start.call(deadline.purpose());
         let started = Instant::now();
         let late = LATE.min(deadline.patience() / 4);
         let (mut counted, mut asked, mut suspected) = (false, false, None);
-        if let Err(error) = self.protocol.begin(start) {
+        if let Err(error) = self.protocol.begin(start, deadline.purpose()) {
             self.settle();
             return Err(error);
         }

@@ -6,9 +6,9 @@
 //! that the end of the dissemination means: all messages of all ranks have arrived.
 
 use super::wire::{Decoded, Frame, MAX_FRAME_BYTES, MAX_HEADER_BYTES, Reader, put_text, put_u32};
-use crate::bootstrap::failure::{Call, Failure, Why, check_outgoing, list_ranks};
+use crate::bootstrap::failure::{Call, Failure, Kind, Why, check_outgoing, list_ranks};
 use crate::bootstrap::{Departure, Messages, Objection};
-use crate::{Error, Rank, Result};
+use crate::{Error, Purpose, Rank, Result};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// The longest payload of a round or of a message.
@@ -28,13 +28,17 @@ pub(super) enum Start {
 }
 
 impl Start {
-    pub(super) fn call(&self) -> Call {
+    fn kind(&self) -> Kind {
         match self {
-            Self::Allgather(_) => Call::Allgather,
-            Self::Exchange(_) => Call::Exchange,
-            Self::Agree(_) => Call::Agree,
-            Self::Barrier => Call::Barrier,
+            Self::Allgather(_) => Kind::Allgather,
+            Self::Exchange(_) => Kind::Exchange,
+            Self::Agree(_) => Kind::Agree,
+            Self::Barrier => Kind::Barrier,
         }
+    }
+
+    pub(super) fn call(&self, purpose: Purpose) -> Call {
+        self.kind().of(purpose)
     }
 }
 
@@ -123,8 +127,8 @@ impl Protocol {
     }
 
     /// Begins a call. On an error the call has ended, for the others too.
-    pub(super) fn begin(&mut self, start: Start) -> Result<()> {
-        let call = start.call();
+    pub(super) fn begin(&mut self, start: Start, purpose: Purpose) -> Result<()> {
+        let call = start.call(purpose);
         let refused = match &start {
             _ if self.is_broken() => None,
             Start::Allgather(mine) => check_len("part of allgather", mine.len()).err(),
@@ -167,7 +171,7 @@ impl Protocol {
                         continue;
                     }
                     running.unacked.insert(target);
-                    self.outbox.push_back(Output::To(target, Frame::Message { seq: self.seq, payload }));
+                    self.outbox.push_back(Output::To(target, Frame::Message { seq: self.seq, call, payload }));
                 }
             }
             Start::Exchange(_) | Start::Barrier => {}
@@ -377,11 +381,11 @@ impl Protocol {
                 }
                 self.advance()
             }
-            Frame::Message { payload, .. } => {
+            Frame::Message { call, payload, .. } => {
                 if running.inbox.insert(from, payload).is_some() {
                     return Err("two messages in one exchange".into());
                 }
-                self.outbox.push_back(Output::To(from, Frame::Ack { seq }));
+                self.outbox.push_back(Output::To(from, Frame::Ack { seq, call }));
                 Ok(())
             }
             Frame::Ack { .. } => {
@@ -431,8 +435,8 @@ impl Protocol {
         let Some(running) = self.running.as_ref().filter(|running| running.round < running.rounds) else { return };
         let (round, call) = (running.round, running.call);
         let mut payload = Vec::new();
-        match call {
-            Call::Allgather => {
+        match call.kind {
+            Kind::Allgather => {
                 let parts = &running.gathered[..parts_in(round, self.size)];
                 let len_bytes = parts.iter().map(|part| part.len() + 4).sum::<usize>();
                 if let Err(error) = check_len("all parts of allgather", len_bytes) {
@@ -444,13 +448,13 @@ impl Protocol {
                     payload.extend(part);
                 }
             }
-            Call::Agree => {
+            Kind::Agree => {
                 if let Some(Objection { rank, reason }) = &running.objection {
                     put_u32(&mut payload, rank.0);
                     put_text(&mut payload, reason);
                 }
             }
-            Call::Exchange | Call::Barrier => {}
+            Kind::Exchange | Kind::Barrier => {}
         }
         let after = (u64::from(self.me.0) + (1 << round)) % u64::from(self.size);
         self.outbox.push_back(Output::To(Rank(after as u32), Frame::Round { seq: self.seq, call, round, payload }));
@@ -480,15 +484,15 @@ fn parts_in(round: u8, size: u32) -> usize {
 /// Takes in the payload of the awaited round.
 fn absorb(running: &mut Running, size: u32, payload: &[u8]) -> Decoded<()> {
     let mut r = Reader(payload);
-    match running.call {
-        Call::Allgather => {
+    match running.call.kind {
+        Kind::Allgather => {
             for _ in 0..parts_in(running.round, size) {
                 let len = r.u32()? as usize;
                 running.gathered.push(r.take(len)?.to_vec());
             }
         }
-        Call::Agree if payload.is_empty() => {}
-        Call::Agree => {
+        Kind::Agree if payload.is_empty() => {}
+        Kind::Agree => {
             let theirs = Objection { rank: Rank(r.u32()?), reason: r.text()? };
             if theirs.rank.0 >= size {
                 return Err(format!("an objection of {} in a job of {size}", theirs.rank));
@@ -497,7 +501,7 @@ fn absorb(running: &mut Running, size: u32, payload: &[u8]) -> Decoded<()> {
                 running.objection = Some(theirs);
             }
         }
-        Call::Exchange | Call::Barrier => {}
+        Kind::Exchange | Kind::Barrier => {}
     }
     match r.rest().len() {
         0 => Ok(()),

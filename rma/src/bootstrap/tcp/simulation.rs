@@ -6,7 +6,7 @@ use super::wire::Frame;
 use super::wire::tests::any_frame;
 use crate::bootstrap::contract::Seed;
 use crate::bootstrap::{Departure, Messages, Objection};
-use crate::{Error, Rank, Result};
+use crate::{Error, Purpose, Rank, Result};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 struct Job {
@@ -86,7 +86,7 @@ impl Job {
                 match todo[rank as usize].pop_front() {
                     None => self.leave(rank, Departure::Left),
                     Some(start) => {
-                        let begun = self.ranks[rank as usize].begin(start);
+                        let begun = self.ranks[rank as usize].begin(start, Purpose::Program);
                         self.carry_out(rank);
                         if let Err(error) = begun {
                             results[rank as usize].push(Err(error));
@@ -244,7 +244,7 @@ fn whatever_frames_come_nothing_panics_and_the_call_ends_or_waits() {
         let size = rng.u32(1..6);
         let mut protocol = Protocol::new(Rank(rng.u32(..size)), size);
         for _ in 0..3 {
-            let _ = protocol.begin(Plan::draw(&mut rng, size).start(0));
+            let _ = protocol.begin(Plan::draw(&mut rng, size).start(0), Purpose::Program);
             for _ in 0..rng.usize(..12) {
                 protocol.receive(Rank(rng.u32(..size)), any_frame(&mut rng));
                 protocol.call_the_roll(rng.bool());

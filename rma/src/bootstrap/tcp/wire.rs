@@ -1,10 +1,10 @@
 //! The frames on a connection: a length of four bytes (little endian, as all numbers), one byte of kind, the fields.
 //! Owns encoding, decoding and every limit on what may arrive. Knows no sockets, and not what the frames are for.
 
-use crate::Rank;
 use crate::bootstrap::Departure;
-use crate::bootstrap::failure::{Call, Failure, Why};
+use crate::bootstrap::failure::{Call, Failure, Kind, Why};
 use crate::config::Token;
+use crate::{Purpose, Rank};
 use std::net::{IpAddr, SocketAddr};
 
 /// The longest frame, without its length. A longer one is refused by the sender, and ends the connection at the receiver.
@@ -31,9 +31,9 @@ pub(super) enum Frame {
     /// A round of dissemination in a call.
     Round { seq: u64, call: Call, round: u8, payload: Vec<u8> },
     /// A message of an exchange.
-    Message { seq: u64, payload: Vec<u8> },
+    Message { seq: u64, call: Call, payload: Vec<u8> },
     /// The message of an exchange has arrived.
-    Ack { seq: u64 },
+    Ack { seq: u64, call: Call },
     /// A rank has gone; from that rank itself it is the goodbye. `completed` is how many calls it had ended well, if it said so.
     Gone { rank: Rank, how: Departure, completed: Option<u64> },
     /// The group has failed.
@@ -58,8 +58,10 @@ impl Frame {
     /// The call that the frame is part of, and its number.
     pub(super) fn call(&self) -> Option<(u64, Call)> {
         match *self {
-            Self::Round { seq, call, .. } | Self::Present { seq, call, .. } => Some((seq, call)),
-            Self::Message { seq, .. } | Self::Ack { seq } => Some((seq, Call::Exchange)),
+            Self::Round { seq, call, .. }
+            | Self::Present { seq, call, .. }
+            | Self::Message { seq, call, .. }
+            | Self::Ack { seq, call } => Some((seq, call)),
             _ => None,
         }
     }
@@ -99,14 +101,16 @@ impl Frame {
                 w.extend([call_code(*call), *round]);
                 w.extend(payload);
             }
-            Self::Message { seq, payload } => {
+            Self::Message { seq, call, payload } => {
                 w.push(5);
                 put_u64(&mut w, *seq);
+                w.push(call_code(*call));
                 w.extend(payload);
             }
-            Self::Ack { seq } => {
+            Self::Ack { seq, call } => {
                 w.push(6);
                 put_u64(&mut w, *seq);
+                w.push(call_code(*call));
             }
             Self::Gone { rank, how, completed } => {
                 w.push(7);
@@ -159,8 +163,8 @@ impl Frame {
             }
             3 => Self::Refused(r.text()?),
             4 => Self::Round { seq: r.u64()?, call: r.call()?, round: r.u8()?, payload: r.rest().to_vec() },
-            5 => Self::Message { seq: r.u64()?, payload: r.rest().to_vec() },
-            6 => Self::Ack { seq: r.u64()? },
+            5 => Self::Message { seq: r.u64()?, call: r.call()?, payload: r.rest().to_vec() },
+            6 => Self::Ack { seq: r.u64()?, call: r.call()? },
             7 => Self::Gone { rank: Rank(r.u32()?), how: r.how()?, completed: if r.flag()? { Some(r.u64()?) } else { None } },
             8 => Self::Failed(r.failure()?),
             9 => Self::Present { seq: r.u64()?, call: r.call()?, ask: r.flag()? },
@@ -297,7 +301,8 @@ impl<'a> Reader<'a> {
 
     fn call(&mut self) -> Decoded<Call> {
         let code = self.u8()?;
-        CALLS.get(usize::from(code)).copied().ok_or_else(|| format!("unknown call {code}"))
+        let (kind, purpose) = (KINDS.get(usize::from(code & 15)), PURPOSES.get(usize::from(code >> 4)));
+        kind.zip(purpose).map(|(kind, purpose)| kind.of(*purpose)).ok_or_else(|| format!("unknown call {code}"))
     }
 
     fn how(&mut self) -> Decoded<Departure> {
@@ -323,15 +328,27 @@ impl<'a> Reader<'a> {
     }
 }
 
-const CALLS: [Call; 4] = [Call::Allgather, Call::Exchange, Call::Agree, Call::Barrier];
+const KINDS: [Kind; 4] = [Kind::Allgather, Kind::Exchange, Kind::Agree, Kind::Barrier];
+const PURPOSES: [Purpose; 6] =
+    [Purpose::Program, Purpose::SetUp, Purpose::WindowAlloc, Purpose::Commit, Purpose::Free, Purpose::Barrier];
 
+/// The kind in the low four bits, the purpose above.
 fn call_code(call: Call) -> u8 {
-    match call {
-        Call::Allgather => 0,
-        Call::Exchange => 1,
-        Call::Agree => 2,
-        Call::Barrier => 3,
-    }
+    let kind = match call.kind {
+        Kind::Allgather => 0,
+        Kind::Exchange => 1,
+        Kind::Agree => 2,
+        Kind::Barrier => 3,
+    };
+    let purpose = match call.purpose {
+        Purpose::Program => 0,
+        Purpose::SetUp => 1,
+        Purpose::WindowAlloc => 2,
+        Purpose::Commit => 3,
+        Purpose::Free => 4,
+        Purpose::Barrier => 5,
+    };
+    purpose << 4 | kind
 }
 
 fn how_code(how: Departure) -> u8 {
@@ -408,7 +425,7 @@ pub(super) mod tests {
     }
 
     fn call(rng: &mut fastrand::Rng) -> Call {
-        CALLS[rng.usize(..CALLS.len())]
+        KINDS[rng.usize(..KINDS.len())].of(PURPOSES[rng.usize(..PURPOSES.len())])
     }
 
     fn how(rng: &mut fastrand::Rng) -> Departure {
@@ -426,7 +443,10 @@ pub(super) mod tests {
         let payload: Vec<_> = (0..rng.usize(..40)).map(|_| if rng.bool() { 0 } else { rng.u8(..) }).collect();
         let why = match rng.u8(..4) {
             0 => Why::Lost { rank, how: how(rng) },
-            1 => Why::Mismatch { one: (rank, Call::Agree), other: (Rank(rng.u32(..5)), Call::Barrier) },
+            1 => {
+                let call = |kind: Kind| kind.of(Purpose::Program);
+                Why::Mismatch { one: (rank, call(Kind::Agree)), other: (Rank(rng.u32(..5)), call(Kind::Barrier)) }
+            }
             2 => Why::Malformed { from: rank, reason: text(rng) },
             _ => Why::Other { call: call(rng), reason: text(rng) },
         };
@@ -440,8 +460,8 @@ pub(super) mod tests {
             1 => Frame::Table((0..rng.usize(..6)).map(|_| addr(rng)).collect()),
             2 => Frame::Refused(text(rng)),
             3 => Frame::Round { seq, call: call(rng), round: rng.u8(..4), payload },
-            4 => Frame::Message { seq, payload },
-            5 => Frame::Ack { seq },
+            4 => Frame::Message { seq, call: call(rng), payload },
+            5 => Frame::Ack { seq, call: call(rng) },
             6 => Frame::Gone { rank, how: how(rng), completed: rng.bool().then_some(seq) },
             7 => Frame::Failed(Failure { seq, rank, why }),
             8 => Frame::Present { seq, call: call(rng), ask: rng.bool() },
