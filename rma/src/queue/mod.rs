@@ -304,7 +304,14 @@ impl Drop for Ready {
     fn drop(&mut self) {
         if let Some(mut committed) = self.committed.take() {
             committed.close();
-            self.parts.iter().for_each(|part| part.claim.retiring.set(true));
+            // Exposed at start and between two epochs: no credit is out, so nobody can write any more.
+            let quiet = self.exposure == Exposure::AtStart && self.life.get().phase() == Phase::Ready;
+            for part in &self.parts {
+                part.claim.retiring.set(!quiet);
+                if quiet {
+                    part.window.remove_claim(self.id);
+                }
+            }
             if let Ok(cleared) = self.life.get().after(Call::Clear) {
                 self.life.set(cleared);
             }
