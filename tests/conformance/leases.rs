@@ -234,6 +234,21 @@ pub fn free_is_refused_while_a_queue_without_bytes_is_on_the_window(comm: &Comm,
     Ok(())
 }
 
+/// Ranks that free different windows at the same time are told so, and have them back.
+pub fn free_of_different_windows_is_refused_on_every_rank(comm: &Comm, _seed: u64) -> anyhow::Result<()> {
+    let (one, two) = (comm.window_alloc(8)?, comm.window_alloc(8)?);
+    let (ids, mut windows) = ([one.id(), two.id()], [Some(one), Some(two)]);
+    let mine = usize::from(comm.rank().0 == 0);
+    let window = windows[mine].take().context("bug: there are two windows")?;
+    let Err(failed) = window.free() else { bail!("{} was freed while rank 0 frees {}", ids[0], ids[1]) };
+    says(failed.error(), &["rank 0", "free"])?;
+    windows[mine] = failed.into_window();
+    for window in windows {
+        window.context("the window did not come back")?.free()?;
+    }
+    everything_still_works(comm)
+}
+
 /// Declared puts do not keep a window from being freed; what is then done with them is refused.
 pub fn free_leaves_declared_puts_harmless(comm: &Comm, _seed: u64) -> anyhow::Result<()> {
     let (gone, alive) = (comm.window_alloc(8)?, comm.window_alloc(8)?);

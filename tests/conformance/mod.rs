@@ -113,6 +113,7 @@ macro_rules! for_each_body {
                 leases::free_with_a_queue_alive_gives_every_rank_its_window_back;
             free_is_refused_while_a_queue_without_bytes_is_on_the_window: 1,
                 leases::free_is_refused_while_a_queue_without_bytes_is_on_the_window;
+            free_of_different_windows_is_refused_on_every_rank: 2, leases::free_of_different_windows_is_refused_on_every_rank;
             free_leaves_declared_puts_harmless: 1, leases::free_leaves_declared_puts_harmless;
             a_window_dropped_by_its_owner_can_still_be_written: 2, leases::a_window_dropped_by_its_owner_can_still_be_written;
             a_ring_makes_steady_progress: 1, life::a_ring_makes_steady_progress;
