@@ -116,6 +116,27 @@ pub fn start_is_refused_while_a_source_is_leased_for_writing(comm: &Comm, _seed:
     Ok(())
 }
 
+/// The same for what origins will write, where it is ordinary memory until then; reading stands in the way as well.
+pub fn start_is_refused_while_a_received_range_is_leased(comm: &Comm, seed: u64) -> anyhow::Result<()> {
+    let mut exchange = Exchange::new(comm, ring_plan(seed, comm.size(), 64))?;
+    let mut queue = exchange.queue(|_| true)?;
+    queue.expose_at_start();
+    // A lease from before the commit is no hindrance to it.
+    let lease = exchange.windows[0].read::<u8>(127..128)?;
+    let mut queue = queue.commit()?;
+    says(&refused(queue.start().map(drop))?, &["bytes 127..128", "lease"])?;
+    drop(lease);
+    for epoch in 1..=5 {
+        let lease = exchange.windows[0].write::<u8>(64..65)?;
+        let error = refused(queue.start().map(drop))?;
+        ensure!(matches!(error, Error::RangeBusy { .. }), "another error: {error}");
+        says(&error, &["bytes 64..65", "lease"])?;
+        drop(lease);
+        exchange.run(&mut queue, epoch, 1)?;
+    }
+    Ok(())
+}
+
 /// The received range of a queue is not touched through the epoch of another; nor is anything of another Comm's window.
 pub fn arrived_leases_reach_no_other_queue(comm: &Comm, seed: u64) -> anyhow::Result<()> {
     let (mut one, mut two) =
@@ -145,7 +166,13 @@ pub fn the_interior_is_computed_while_the_exchange_is_in_flight(comm: &Comm, _se
         window.write::<u64>(..64)?.fill(epoch * 1000 + u64::from(me));
         let mut interior = window.write::<u64>(128..)?;
         let mut flight = queue.start()?;
-        interior.iter_mut().for_each(|cell| *cell += epoch);
+        // By other threads, too: the lease stays here, its elements may be used anywhere.
+        std::thread::scope(|scope| {
+            for half in interior.chunks_mut(4).filter(|_| epoch % 10 == 0) {
+                scope.spawn(move || half.iter_mut().for_each(|cell| *cell += epoch));
+            }
+        });
+        interior.iter_mut().filter(|_| epoch % 10 != 0).for_each(|cell| *cell += epoch);
         flight.test()?;
         interior.iter_mut().for_each(|cell| *cell += epoch);
         let arrived = flight.wait()?;
@@ -207,6 +234,21 @@ pub fn free_is_refused_while_a_queue_without_bytes_is_on_the_window(comm: &Comm,
     Ok(())
 }
 
+/// Ranks that free different windows at the same time are told so, and have them back.
+pub fn free_of_different_windows_is_refused_on_every_rank(comm: &Comm, _seed: u64) -> anyhow::Result<()> {
+    let (one, two) = (comm.window_alloc(8)?, comm.window_alloc(8)?);
+    let (ids, mut windows) = ([one.id(), two.id()], [Some(one), Some(two)]);
+    let mine = usize::from(comm.rank().0 == 0);
+    let window = windows[mine].take().context("bug: there are two windows")?;
+    let Err(failed) = window.free() else { bail!("{} was freed while rank 0 frees {}", ids[0], ids[1]) };
+    says(failed.error(), &["rank 0", "free"])?;
+    windows[mine] = failed.into_window();
+    for window in windows {
+        window.context("the window did not come back")?.free()?;
+    }
+    everything_still_works(comm)
+}
+
 /// Declared puts do not keep a window from being freed; what is then done with them is refused.
 pub fn free_leaves_declared_puts_harmless(comm: &Comm, _seed: u64) -> anyhow::Result<()> {
     let (gone, alive) = (comm.window_alloc(8)?, comm.window_alloc(8)?);
@@ -258,4 +300,38 @@ pub fn a_window_dropped_by_its_owner_can_still_be_written(comm: &Comm, seed: u64
         ensure!(fresh.read::<u64>(..)?[0] == 0, "the put went into another window");
     }
     Ok(())
+}
+
+/// The target clears and drops everything at once; its origin, which may not know yet, writes once more: into nobody's memory.
+pub fn what_a_partner_may_still_write_goes_nowhere_else(comm: &Comm, _seed: u64) -> anyhow::Result<()> {
+    let (origin, target) = (0, comm.size() - 1);
+    for life in 0..20 {
+        let Line { outbox, inbox, .. } = {
+            let line = Line::new(comm, origin, target)?;
+            let mut queue = line.queue(comm)?.commit()?;
+            line.step(&mut queue, life)?;
+            if comm.rank().0 == target {
+                queue.clear();
+                let Line { inbox, .. } = line;
+                drop(inbox);
+                let fresh: Vec<_> = (0..4).map(|_| comm.window_alloc(8)).collect::<Result<_, _>>()?;
+                comm.barrier()?;
+                // By now the origin has written, if it could.
+                for window in &fresh {
+                    ensure!(window.read::<u64>(..)?[0] == 0, "a put for a window that is gone went into {}", window.id());
+                }
+                continue;
+            }
+            let _fresh: Vec<_> = (0..4).map(|_| comm.window_alloc(8)).collect::<Result<_, _>>()?;
+            if comm.rank().0 == origin {
+                line.outbox.write::<u64>(..)?[0] = u64::MAX;
+                // Whether the credit was there already is for `waiting` to check.
+                drop(queue.start()?.wait());
+            }
+            comm.barrier()?;
+            line
+        };
+        drop((outbox, inbox));
+    }
+    everything_still_works(comm)
 }

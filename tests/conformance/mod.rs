@@ -104,6 +104,8 @@ macro_rules! for_each_body {
             sources_may_be_read_but_not_written_in_flight: 2, leases::sources_may_be_read_but_not_written_in_flight;
             start_is_refused_while_a_source_is_leased_for_writing: 1,
                 leases::start_is_refused_while_a_source_is_leased_for_writing;
+            start_is_refused_while_a_received_range_is_leased: 1, leases::start_is_refused_while_a_received_range_is_leased;
+            what_a_partner_may_still_write_goes_nowhere_else: 2, leases::what_a_partner_may_still_write_goes_nowhere_else;
             arrived_leases_reach_no_other_queue: 1, leases::arrived_leases_reach_no_other_queue;
             the_interior_is_computed_while_the_exchange_is_in_flight: 1,
                 leases::the_interior_is_computed_while_the_exchange_is_in_flight;
@@ -111,6 +113,7 @@ macro_rules! for_each_body {
                 leases::free_with_a_queue_alive_gives_every_rank_its_window_back;
             free_is_refused_while_a_queue_without_bytes_is_on_the_window: 1,
                 leases::free_is_refused_while_a_queue_without_bytes_is_on_the_window;
+            free_of_different_windows_is_refused_on_every_rank: 2, leases::free_of_different_windows_is_refused_on_every_rank;
             free_leaves_declared_puts_harmless: 1, leases::free_leaves_declared_puts_harmless;
             a_window_dropped_by_its_owner_can_still_be_written: 2, leases::a_window_dropped_by_its_owner_can_still_be_written;
             a_ring_makes_steady_progress: 1, life::a_ring_makes_steady_progress;

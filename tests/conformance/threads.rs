@@ -5,7 +5,8 @@ mod stall;
 
 use anyhow::{Context, ensure};
 use rma::bootstrap::Departure;
-use rma::{Comm, Config, Error};
+use rma::fault::{Failure, FaultPlan};
+use rma::{Comm, Config, Epoch, Error, Rank};
 use rma_tests::{Body, SIZES, check, for_each_body, life};
 use std::process::Command;
 use std::sync::mpsc;
@@ -81,6 +82,83 @@ for_each_body!(tests);
 #[test]
 fn a_ring_of_64_ranks_makes_steady_progress_on_few_cores() {
     run("a_ring_makes_steady_progress", life::a_ring_makes_steady_progress, 64, seed());
+}
+
+/// Rails that start late and overtake each other, and credits that come late. Bodies in which a rank waits for one queue while others
+/// need its credit of another are left out: the injector holds a credit back until its own queue is polled.
+#[test]
+fn delays_and_overtaking_rails_change_nothing() {
+    let seed = seed();
+    let under_faults = [
+        "every_byte_of_contiguous_puts_arrives",
+        "every_byte_of_strided_puts_arrives",
+        "many_origins_write_one_target",
+        "one_origin_writes_many_targets",
+        "empty_puts_notify_and_write_nothing",
+        "one_queue_uses_many_rails",
+        "a_slow_reader_keeps_its_epoch",
+        "ranges_exposed_at_start_are_ordinary_memory_between_flights",
+        "queues_exposed_at_start_share_ranges",
+        "exposures_may_differ_between_ranks",
+        "test_alone_completes_an_epoch",
+        "a_cleared_queue_is_committed_again",
+        "a_dropped_queue_is_as_good_as_cleared",
+    ];
+    for name in under_faults {
+        let mut config = config();
+        config.faults = Some(FaultPlan { seed, delay_polls: 30, victim: None });
+        run_with(config, name, 4, seed, rma_tests::body(name).expect("a body in the table").run);
+    }
+}
+
+#[test]
+fn a_start_that_fails_in_the_backend_poisons_its_queue_and_partners_learn_of_the_clear() {
+    let mut config = config();
+    config.faults = Some(FaultPlan { seed: 1, delay_polls: 0, victim: Some((Rank(0), Epoch(3), Failure::Error)) });
+    run_with(config, "a_start_that_fails", 2, 0, |comm, _| {
+        let line = check::Line::new(comm, 0, 1)?;
+        let mut queue = line.queue(comm)?.commit()?;
+        line.step(&mut queue, 1)?;
+        line.step(&mut queue, 2)?;
+        if comm.rank().0 == 0 {
+            let error = check::refused(queue.start().map(drop))?;
+            let again = check::refused(queue.start().map(drop))?;
+            ensure!(matches!(again, Error::Poisoned { epoch: Epoch(3), .. }), "another error: {again}");
+            check::says(&again, &[error.full_text()])?;
+        } else {
+            let error = check::refused(queue.start()?.wait().map(drop))?;
+            ensure!(matches!(error, Error::PeerCleared { rank: Rank(0), .. }), "another error: {error}");
+        }
+        queue.clear();
+        check::ring(comm, 2)
+    });
+}
+
+/// What was cleared here stays closed to leases until it is cleared by those that may still write it; who asks waits a while for them.
+#[test]
+fn a_cleared_range_stays_closed_until_its_origin_has_cleared_too() {
+    let mut config = config();
+    config.setup_timeout = Duration::from_millis(300);
+    run_with(config, "a_cleared_range_stays_closed", 2, 0, |comm, _| {
+        let (line, signal) = (check::Line::new(comm, 0, 1)?, check::Line::new(comm, 1, 0)?);
+        let mut queue = line.queue(comm)?.commit()?;
+        let mut signal_queue = signal.queue(comm)?.commit()?;
+        line.step(&mut queue, 1)?;
+        if comm.rank().0 == 0 {
+            // Keeps its queue until rank 1 has tried.
+            signal.step(&mut signal_queue, 1)?;
+            queue.clear();
+        } else {
+            let id = queue.id();
+            queue.clear();
+            check::refuses_access(&line.inbox, 0..8)?;
+            check::says(&check::refused(line.inbox.read::<u8>(..).map(drop))?, &[id.to_string()])?;
+            signal.step(&mut signal_queue, 1)?;
+            // Waits for rank 0, which is about to clear.
+            line.inbox.write::<u64>(..)?[0] = 0;
+        }
+        Ok(())
+    });
 }
 
 #[test]

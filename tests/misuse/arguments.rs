@@ -71,6 +71,20 @@ fn blocks_that_leave_their_window_or_overlap() {
 }
 
 #[test]
+fn absurdly_many_blocks_without_bytes_cost_nothing() {
+    let comm = alone();
+    let window = comm.window_alloc(8).expect("a window");
+    for (count, stride) in [(usize::MAX, 0), (usize::MAX, 1), (1 << 40, usize::MAX)] {
+        let put = comm.declare_write(&window, 8, &window, 8, 0, 0).expect("a put").blocks(count, stride, stride).expect("blocks");
+        assert_eq!(put.len_bytes(), 0);
+        let mut queue = comm.queue_alloc(&window).expect("a queue");
+        queue.push(&put).expect("pushed").push(&put).expect("pushed twice").add_origin(0).expect("added");
+        let mut queue = queue.commit().expect("committed");
+        queue.start().and_then(|flight| flight.wait()).map(drop).expect("moves nothing");
+    }
+}
+
+#[test]
 fn windows_and_puts_of_another_comm() {
     let (comm, other) = (alone(), alone());
     let (own, foreign) = (comm.window_alloc(8).expect("a window"), other.window_alloc(8).expect("a window"));

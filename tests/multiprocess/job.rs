@@ -8,10 +8,10 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 /// After this long a job has failed and is ended.
-pub const DEADLINE: Duration = Duration::from_secs(60);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
 /// The command `rma`, built beside these tests.
-pub fn launcher() -> &'static Path {
+pub(crate) fn launcher() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
         let conformance = Path::new(env!("CARGO_BIN_EXE_rma-conformance"));
@@ -35,13 +35,13 @@ pub fn launcher() -> &'static Path {
 }
 
 /// Jobs take turns: a machine with few cores gives each its own.
-pub fn turn() -> MutexGuard<'static, ()> {
+pub(crate) fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// `rma run` with so many ranks of a body. The environment is that of these tests without what other launchers set.
-pub fn command(ranks: u32, body: &str, seed: u64) -> Command {
+pub(crate) fn command(ranks: u32, body: &str, seed: u64) -> Command {
     let mut command = Command::new(launcher());
     command.args(["run", "-n", &ranks.to_string(), "--grace", "15", "--"]);
     command.arg(env!("CARGO_BIN_EXE_rma-conformance")).args([body, "--seed", &seed.to_string()]);
@@ -53,8 +53,8 @@ pub fn command(ranks: u32, body: &str, seed: u64) -> Command {
 }
 
 /// A job under way.
-pub struct Job {
-    pub child: Child,
+pub(crate) struct Job {
+    pub(crate) child: Child,
     lines: mpsc::Receiver<String>,
     seen: Vec<String>,
     begin: Instant,
@@ -62,19 +62,19 @@ pub struct Job {
 
 /// How a job ended, and every line it wrote.
 #[derive(Debug)]
-pub struct Outcome {
-    pub status: ExitStatus,
-    pub lines: Vec<String>,
+pub(crate) struct Outcome {
+    pub(crate) status: ExitStatus,
+    pub(crate) lines: Vec<String>,
 }
 
 impl Outcome {
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         self.lines.join("\n")
     }
 }
 
 impl Job {
-    pub fn start(mut command: Command) -> Self {
+    pub(crate) fn start(mut command: Command) -> Self {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
         let (sender, lines) = mpsc::channel();
@@ -109,7 +109,7 @@ impl Job {
     }
 
     /// The process ids that so many ranks print.
-    pub fn process_ids(&mut self, ranks: usize) -> Vec<i32> {
+    pub(crate) fn process_ids(&mut self, ranks: usize) -> Vec<i32> {
         let mut ids = Vec::new();
         while ids.len() < ranks {
             let line =
@@ -120,7 +120,7 @@ impl Job {
     }
 
     /// Reads to the end and collects the status.
-    pub fn finish(mut self) -> Outcome {
+    pub(crate) fn finish(mut self) -> Outcome {
         while self.line().is_some() {}
         let status = self.child.wait().expect("the launcher is this process's child");
         Outcome { status, lines: std::mem::take(&mut self.seen) }
@@ -128,14 +128,14 @@ impl Job {
 }
 
 /// Whether a process is there and not only waiting to be collected.
-pub fn is_running(id: i32) -> bool {
+pub(crate) fn is_running(id: i32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
     // The state comes after the name, which is in parentheses.
     stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X']))
 }
 
 /// Looks until none of the processes is running.
-pub fn all_end(ids: &[i32]) {
+pub(crate) fn all_end(ids: &[i32]) {
     let begin = Instant::now();
     while let Some(id) = ids.iter().copied().find(|&id| is_running(id)) {
         assert!(begin.elapsed() < Duration::from_secs(10), "process {id} of {ids:?} is still running after {:?}", begin.elapsed());
