@@ -10,7 +10,7 @@ use rma::{Comm, Config, Epoch, Error, Rank};
 use rma_tests::{Body, SIZES, check, for_each_body, life};
 use std::process::Command;
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// After this long a test has failed, whatever it waits for.
 const DEADLINE: Duration = Duration::from_secs(50);
@@ -172,6 +172,52 @@ fn a_thousand_lives_in_a_process_of_their_own_leave_nothing_behind() {
             .expect("rma-conformance starts");
         assert!(output.status.success(), "on {ranks} ranks: {}", String::from_utf8_lossy(&output.stderr));
     }
+}
+
+/// With more ranks than cores a rank that waits for long sleeps; what it waits for must wake it, not its next look at the clock.
+#[test]
+fn sleeping_ranks_are_woken_by_what_they_wait_for() {
+    const ROUNDS: u64 = 9;
+    run_with(config(), "sleeping_ranks_are_woken", 8, 0, |comm, _| {
+        let (me, size) = (comm.rank().0, comm.size());
+        let (outbox, inbox) = (comm.window_alloc(8)?, comm.window_alloc(8)?);
+        let mut queue = comm.queue_alloc(&inbox)?;
+        if me == 0 {
+            for target in 1..size {
+                queue.push(&comm.declare_write(&inbox, 0, &outbox, 0, 8, target)?)?;
+            }
+        } else {
+            queue.add_origin(0)?;
+        }
+        let mut queue = queue.commit()?;
+        let mut late = Vec::new();
+        for _ in 0..ROUNDS {
+            if me == 0 {
+                // Long enough for everyone to fall asleep and to look at the clock but rarely.
+                let round = Instant::now();
+                while round.elapsed() < Duration::from_millis(210) {
+                    std::thread::yield_now();
+                }
+                outbox.write::<u64>(..)?[0] = now_ns();
+            }
+            let arrived = queue.start()?.wait()?;
+            if me != 0 {
+                late.push(now_ns().saturating_sub(arrived.read::<u64>(&inbox, ..)?[0]));
+            }
+        }
+        late.sort_unstable();
+        let median = Duration::from_nanos(late.get(late.len() / 2).copied().unwrap_or_default());
+        ensure!(
+            median < Duration::from_millis(10),
+            "half of the times a rank woke more than {median:?} after its put: {late:?} ns"
+        );
+        Ok(())
+    });
+}
+
+fn now_ns() -> u64 {
+    static EPOCH: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
+    EPOCH.get_or_init(Instant::now).elapsed().as_nanos() as u64
 }
 
 #[test]
