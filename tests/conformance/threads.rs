@@ -148,24 +148,35 @@ fn a_start_that_fails_in_the_backend_poisons_its_queue_and_partners_learn_of_the
 #[test]
 fn a_cleared_range_stays_closed_until_its_origin_has_cleared_too() {
     let mut config = config();
-    config.setup_timeout = Duration::from_millis(300);
+    // Three refusals of a lease take this long each, and meanwhile rank 0 waits for a signal, not in a collective call.
+    config.setup_timeout = Duration::from_millis(500);
     run_with(config, "a_cleared_range_stays_closed", 2, 0, |comm, _| {
-        let (line, signal) = (check::Line::new(comm, 0, 1)?, check::Line::new(comm, 1, 0)?);
-        let mut queue = line.queue(comm)?.commit()?;
-        let mut signal_queue = signal.queue(comm)?.commit()?;
-        line.step(&mut queue, 1)?;
-        if comm.rank().0 == 0 {
-            // Keeps its queue until rank 1 has tried.
-            signal.step(&mut signal_queue, 1)?;
-            queue.clear();
-        } else {
-            let id = queue.id();
-            queue.clear();
-            check::refuses_access(&line.inbox, 0..8)?;
-            check::says(&check::refused(line.inbox.read::<u8>(..).map(drop))?, &[id.to_string()])?;
-            signal.step(&mut signal_queue, 1)?;
-            // Waits for rank 0, which is about to clear.
-            line.inbox.write::<u64>(..)?[0] = 0;
+        for at_start in [false, true] {
+            let (line, signal) = (check::Line::new(comm, 0, 1)?, check::Line::new(comm, 1, 0)?);
+            let mut queue = line.queue(comm)?;
+            if at_start {
+                queue.expose_at_start();
+            }
+            let mut queue = queue.commit()?;
+            let mut signal_queue = signal.queue(comm)?.commit()?;
+            line.step(&mut queue, 1)?;
+            if comm.rank().0 == 0 {
+                // Keeps its queue, and may write, until rank 1 has tried.
+                signal.step(&mut signal_queue, 1)?;
+                queue.clear();
+            } else {
+                let id = queue.id();
+                if at_start {
+                    // Granted, so it may be written at any time from here on.
+                    drop(queue.start()?);
+                }
+                queue.clear();
+                check::refuses_access(&line.inbox, 0..8)?;
+                check::says(&check::refused(line.inbox.read::<u8>(..).map(drop))?, &[id.to_string()])?;
+                signal.step(&mut signal_queue, 1)?;
+                // Waits for rank 0, which is about to clear.
+                line.inbox.write::<u64>(..)?[0] = 0;
+            }
         }
         Ok(())
     });
