@@ -13,7 +13,8 @@
 //! 6. Done means: the puts of this rank have left their sources, and every arrival that the chain names has come for this epoch.
 //! 7. After `close` nothing more is written by this rank; a partner learns of it through `missing` and `unclosed`.
 //!    Dropping a [`Committed`] before `unclosed` is empty must stay safe: what a partner may still write stays mapped.
-//! 8. `start`, `poll` and `grant` do not allocate, lock or call the system while ranks have a core each.
+//! 8. A `poll` that has failed fails again. `poll` may come at any time after the commit, also between two epochs.
+//! 9. `start`, `poll` and `grant` do not allocate, lock or call the system while ranks have a core each.
 
 use crate::layout::Blocks;
 use crate::{Bootstrap, Deadline, Epoch, QueueId, Rail, Rank, Result, WindowId};
@@ -185,8 +186,12 @@ pub trait Backend: Send + Sync {
     /// What it can do.
     fn caps(&self) -> &Caps;
 
-    /// Makes this rank's part of a window: zeroed memory, and the key that lets a peer write it. Checks the size before anything
-    /// is touched.
+    /// Whether the memory for all ranks' parts can be had. Called on every rank before any rank registers its part.
+    fn admit(&self, _window: &WindowSpec<'_>) -> Result<()> {
+        Ok(())
+    }
+
+    /// Makes this rank's part of a window: zeroed memory, and the key that lets a peer write it.
     fn register(&self, window: &WindowSpec<'_>) -> Result<Arc<dyn WindowMem>>;
 
     /// Builds everything an exchange needs, so that starting it is one call.

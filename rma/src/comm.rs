@@ -2,9 +2,10 @@
 //! Owns the numbering of collective objects and the queues that were cleared but whose partners have not cleared them yet.
 
 use crate::backend::{Backend, Committed, WindowMem};
-use crate::bootstrap::{tcp::TcpBootstrap, threads};
+use crate::bootstrap::{Objection, tcp::TcpBootstrap, threads};
 use crate::config::Place;
 use crate::fault::Faulty;
+use crate::lifecycle::{Lifecycle, Phase};
 use crate::queue::Open;
 use crate::shm::{ShmBackend, ThreadSpace, inherit};
 use crate::trace::Traced;
@@ -39,13 +40,23 @@ pub(crate) struct CommInner {
     pub(crate) boot: Arc<dyn Bootstrap>,
     pub(crate) next_window: Cell<u32>,
     pub(crate) next_queue: Cell<u32>,
+    /// How many leases are alive and how many claims have rivals: while there are none, a start need not look at either.
+    pub(crate) cautions: Cell<u64>,
+    /// Every committed queue, so that a wait for one moves the others on, too.
+    active: RefCell<Vec<Weak<Active>>>,
     retired: RefCell<Vec<Retired>>,
+}
+
+/// What a backend built for a queue, shared between the queue and its Comm.
+pub(crate) struct Active {
+    pub(crate) life: Rc<Cell<Lifecycle>>,
+    pub(crate) committed: RefCell<Box<dyn Committed>>,
 }
 
 /// A cleared queue whose partners may still write here.
 struct Retired {
     queue: QueueId,
-    committed: Box<dyn Committed>,
+    active: Rc<Active>,
     /// The claims that still protect what may be written ..
     windows: Vec<Weak<WindowInner>>,
     /// .. and the memory itself, should the program have dropped its windows.
@@ -77,7 +88,7 @@ impl Comm {
         config.check()?;
         let boot = threads::group(1).pop().map(|boot| Arc::new(boot) as Arc<dyn Bootstrap>);
         let boot = boot.ok_or_else(|| Error::Launch("bug: a group of one rank has none".into()))?;
-        Self::new(Arc::new(ShmBackend::threads(ThreadSpace::new(1), boot.rank(), &config)), boot, config)
+        Self::over(Arc::new(ShmBackend::threads(ThreadSpace::new(1), boot.rank(), &config)), boot, config)
     }
 
     /// One rank of a job of processes on this host. A process can join one job, once.
@@ -89,11 +100,21 @@ impl Comm {
         let deadline = Deadline::after(config.setup_timeout).of(Purpose::SetUp);
         let boot: Arc<dyn Bootstrap> = Arc::new(TcpBootstrap::join(place, inherit::listener(place)?, deadline)?);
         let backend = ShmBackend::processes(&*boot, place.token, &config, deadline)?;
-        Self::new(Arc::new(backend), boot, config)
+        Self::over(Arc::new(backend), boot, config)
     }
 
     /// A Comm over any backend and bootstrap.
-    pub fn new(backend: Arc<dyn Backend>, boot: Arc<dyn Bootstrap>, config: Config) -> Result<Self> {
+    ///
+    /// # Safety
+    /// What leases promise rests on both: the backend keeps the contract of [`backend`](crate::backend) and the bootstrap that of
+    /// [`bootstrap`](crate::bootstrap), and neither is used in any other way while the Comm or anything made from it is alive.
+    #[allow(unsafe_code, reason = "declares a contract; contains no unsafe operation")]
+    pub unsafe fn new(backend: Arc<dyn Backend>, boot: Arc<dyn Bootstrap>, config: Config) -> Result<Self> {
+        Self::over(backend, boot, config)
+    }
+
+    /// The same, for the library's own.
+    pub(crate) fn over(backend: Arc<dyn Backend>, boot: Arc<dyn Bootstrap>, config: Config) -> Result<Self> {
         config.check()?;
         let (rank, size) = (boot.rank(), boot.size());
         let backend = decorate(backend, rank, &config);
@@ -105,6 +126,8 @@ impl Comm {
             boot,
             next_window: Cell::new(0),
             next_queue: Cell::new(0),
+            cautions: Cell::new(0),
+            active: RefCell::default(),
             retired: RefCell::default(),
         };
         Ok(Self { inner: Rc::new(inner) })
@@ -182,32 +205,59 @@ fn decorate(mut backend: Arc<dyn Backend>, rank: Rank, config: &Config) -> Arc<d
 }
 
 impl CommInner {
+    /// What a collective call came to on all ranks: everywhere a value, or everywhere an error.
+    pub(crate) fn all_or_none<T>(&self, call: &'static str, mine: Result<T>, deadline: Deadline) -> Result<T> {
+        let objection = self.boot.agree(mine.as_ref().err().map(Error::full_text), deadline);
+        // The own error says more than that the others could not be told of it.
+        let mine = mine?;
+        match objection? {
+            None => Ok(mine),
+            Some(Objection { rank, reason }) => Err(Error::CollectiveFailed { call, rank, reason }),
+        }
+    }
+
+    /// Takes note of a queue that was committed.
+    pub(crate) fn activate(&self, life: &Rc<Cell<Lifecycle>>, committed: Box<dyn Committed>) -> Rc<Active> {
+        let active = Rc::new(Active { life: life.clone(), committed: RefCell::new(committed) });
+        let mut all = self.active.borrow_mut();
+        all.retain(|other| other.strong_count() > 0);
+        all.push(Rc::downgrade(&active));
+        active
+    }
+
+    /// Moves on what other queues have under way: a put that waited for its credit goes out although the program waits for
+    /// something else. Says whether there is such a queue. Errors come up again when the queue itself is waited for.
+    pub(crate) fn advance_others(&self, than: &Rc<Active>) -> bool {
+        let mut flying = false;
+        for other in self.active.borrow().iter().filter_map(Weak::upgrade).filter(|other| !Rc::ptr_eq(other, than)) {
+            flying |= other.life.get().phase() == Phase::InFlight;
+            if other.life.get().phase() != Phase::Failed
+                && let Ok(mut committed) = other.committed.try_borrow_mut()
+            {
+                let _ = committed.poll(1);
+            }
+        }
+        flying
+    }
+
     /// Keeps a closed queue until its partners have closed it too.
-    pub(crate) fn retire(&self, queue: QueueId, committed: Box<dyn Committed>, windows: Vec<Rc<WindowInner>>) {
+    pub(crate) fn retire(&self, queue: QueueId, active: Rc<Active>, windows: Vec<Rc<WindowInner>>) {
+        self.active.borrow_mut().retain(|other| other.as_ptr() != Rc::as_ptr(&active));
         let memory = windows.iter().map(|window| window.mem.clone()).collect();
         let windows = windows.iter().map(Rc::downgrade).collect();
-        self.retired.borrow_mut().push(Retired { queue, committed, windows, _memory: memory });
+        self.retired.borrow_mut().push(Retired { queue, active, windows, _memory: memory });
         self.reap();
     }
 
     /// Lets go of every cleared queue that no partner can write through any more.
     pub(crate) fn reap(&self) {
-        let mut retired = self.retired.borrow_mut();
-        if retired.is_empty() {
-            return;
+        let quiet: Vec<Retired> = match self.retired.try_borrow_mut() {
+            Ok(mut retired) => retired.extract_if(.., |queue| queue.active.committed.borrow().unclosed().is_empty()).collect(),
+            Err(_) => return,
+        };
+        for queue in quiet {
+            queue.windows.iter().filter_map(Weak::upgrade).for_each(|window| window.remove_claim(queue.queue));
         }
-        let mut departed = None;
-        retired.retain(|queue| {
-            let unclosed = queue.committed.unclosed();
-            let quiet = unclosed.iter().all(|rank| {
-                // Who has gone does not write any more.
-                departed.get_or_insert_with(|| self.boot.departed()).iter().any(|(gone, _)| gone == rank)
-            });
-            if quiet {
-                queue.windows.iter().filter_map(Weak::upgrade).for_each(|window| window.remove_claim(queue.queue));
-            }
-            !quiet
-        });
     }
 
     /// One more look at the cleared queues, for a caller in a loop. False when the time is up.

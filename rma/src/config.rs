@@ -30,6 +30,9 @@ pub struct Config {
     pub stack_bytes: Option<usize>,
 }
 
+/// The most ranks a job may have.
+pub const MAX_RANKS: u32 = 1 << 20;
+
 /// The most rails a backend may have.
 pub const MAX_RAILS: u16 = 64;
 
@@ -59,8 +62,9 @@ pub struct Place {
     pub root: String,
     /// `RMA_TOKEN`: the secret of the job, 32 hexadecimal digits.
     pub token: Token,
-    /// `RMA_LISTEN_FD`: on rank 0, a descriptor that listens on `root` already.
-    pub listen_fd: Option<i32>,
+    /// `RMA_LISTEN_FD`: on rank 0, a descriptor that listens on `root` already. Only the environment of a process says so, for who
+    /// takes it over closes it.
+    pub(crate) listen_fd: Option<i32>,
     /// `RMA_BIND`: the address this rank listens on for its peers; loopback unless told otherwise.
     pub bind: IpAddr,
 }
@@ -118,9 +122,14 @@ impl Config {
         Self::from_variables(|name| std::env::var(name).ok())
     }
 
+    /// Names the first of these variables that cannot be used, as [`from_env`](Self::from_env) would.
+    pub fn check_variables(variable: impl Fn(&str) -> Option<String>) -> Result<()> {
+        Self::from_variables(variable).map(|_| ())
+    }
+
     /// The same from any source of variables. Refuses when another launcher started several ranks that this program cannot
     /// join: each of them would take itself for rank 0 of 1.
-    pub fn from_variables(variable: impl Fn(&str) -> Option<String>) -> Result<(Self, Option<Place>)> {
+    pub(crate) fn from_variables(variable: impl Fn(&str) -> Option<String>) -> Result<(Self, Option<Place>)> {
         let mut config = Self { ranks: parse(&variable, "RMA_RANKS", "a whole number")?, ..Self::default() };
         if let Some(rails) = parse(&variable, "RMA_RAILS", "a whole number")? {
             config.rails = rails;
@@ -164,6 +173,11 @@ impl Config {
         if self.rails == 0 || self.rails > MAX_RAILS {
             return Err(Error::Launch(format!("RMA_RAILS={}: use 1 to {MAX_RAILS}", self.rails)));
         }
+        if self.stall_report.is_zero() {
+            return Err(Error::Launch(
+                "stall_report is 0: a stall cannot be reported without end; use 10 s, or Duration::MAX for never".into(),
+            ));
+        }
         self.trace.as_deref().map_or(Ok(()), trace::check_path)
     }
 }
@@ -183,6 +197,9 @@ fn place_from(variable: &impl Fn(&str) -> Option<String>) -> Result<Option<Place
     }
     let number = |name| parse::<u32>(variable, name, "a whole number").map(|n| n.unwrap_or_default());
     let (rank, size) = (number("RMA_RANK")?, number("RMA_SIZE")?);
+    if size > MAX_RANKS {
+        return Err(Error::Launch(format!("RMA_SIZE={size}: a job has at most {MAX_RANKS} ranks")));
+    }
     if rank >= size {
         return Err(Error::Launch(format!("RMA_RANK={rank} with RMA_SIZE={size}: ranks count from 0 to size - 1")));
     }
@@ -250,6 +267,7 @@ mod tests {
             (&[("RMA_RANK", "1")], "RMA_SIZE, RMA_ROOT, RMA_TOKEN not set"),
             (&[("RMA_RANK", "2"), ("RMA_SIZE", "2"), ROOT, TOKEN], "ranks count from 0"),
             (&[("RMA_RANK", "0"), ("RMA_SIZE", "2"), ROOT, ("RMA_TOKEN", "xyz")], "32 hexadecimal digits"),
+            (&[("RMA_RANK", "0"), ("RMA_SIZE", "4294967295"), ROOT, TOKEN], "at most 1048576 ranks"),
         ];
         for (variables, text) in bad {
             let error = with(variables).unwrap_err().to_string();

@@ -36,7 +36,7 @@ impl Deadline {
     }
 
     /// The same, of a call that is part of something the library does.
-    pub fn of(self, purpose: Purpose) -> Self {
+    pub(crate) fn of(self, purpose: Purpose) -> Self {
         Self { purpose, ..self }
     }
 

@@ -69,14 +69,14 @@ pub enum Error {
     },
 
     /// A partner cleared the queue before this epoch.
-    #[error("{rank} cleared {queue} after {epoch}, so {missing} cannot come; every partner must start a queue equally often")]
+    #[error("{rank} cleared {queue}{}, so {missing} cannot come; every partner must start a queue equally often", after(.epoch))]
     PeerCleared {
         /// Who cleared it.
         rank: Rank,
         /// The queue.
         queue: QueueId,
-        /// The last epoch this rank started.
-        epoch: Epoch,
+        /// The last epoch that rank started, as far as it can be seen.
+        epoch: Option<Epoch>,
         /// What will not come.
         missing: String,
     },
@@ -187,7 +187,7 @@ pub enum Error {
     },
 
     /// More than there is room for.
-    #[error("{what} {asked} is over the limit of {limit}: {mend}")]
+    #[error("{what} {asked} is over the limit of {limit}; {mend}")]
     Limit {
         /// What.
         what: &'static str,
@@ -265,6 +265,10 @@ impl Error {
     pub fn is_secondary(&self) -> bool {
         matches!(self, Self::PeerLost { .. } | Self::PeerCleared { .. } | Self::CollectiveFailed { .. })
     }
+}
+
+fn after(epoch: &Option<Epoch>) -> String {
+    epoch.map(|epoch| format!(" after {epoch}")).unwrap_or_default()
 }
 
 fn departed(how: &Departure) -> impl fmt::Display {

@@ -79,6 +79,10 @@ impl Backend for Faulty {
         self.inner.caps()
     }
 
+    fn admit(&self, window: &WindowSpec<'_>) -> Result<()> {
+        self.inner.admit(window)
+    }
+
     fn register(&self, window: &WindowSpec<'_>) -> Result<Arc<dyn WindowMem>> {
         self.inner.register(window)
     }
@@ -213,7 +217,11 @@ impl Committed for FaultyCommitted {
     }
 
     fn close(&mut self) {
-        self.rails.iter_mut().for_each(|rail| rail.committed.close());
+        for rail in &mut self.rails {
+            // What was granted was granted, however late; an error would come up again, but nothing asks any more.
+            rail.grants.drain(..).for_each(|(epoch, _)| drop(rail.committed.grant(epoch)));
+            rail.committed.close();
+        }
     }
 
     fn unclosed(&self) -> Vec<Rank> {

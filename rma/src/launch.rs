@@ -1,7 +1,7 @@
 //! Ranks as threads of this process, and the one call that runs a program either way.
 //! Owns the threads; knows nothing of what they do.
 
-use crate::bootstrap::threads;
+use crate::bootstrap::threads::{self, ThreadsBootstrap};
 use crate::shm::{ShmBackend, ThreadSpace};
 use crate::{Bootstrap, Comm, Config, Error, Result};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -27,7 +27,7 @@ impl Comm {
         }
         config.check()?;
         let space = ThreadSpace::new(size);
-        let boots: Vec<_> = threads::group(size).into_iter().map(|boot| Arc::new(boot) as Arc<dyn Bootstrap>).collect();
+        let boots: Vec<_> = threads::group(size).into_iter().map(Arc::new).collect();
         let (config, f, space) = (&config, &f, &space);
         let outcomes: Vec<Result<std::thread::Result<Result<T>>>> = std::thread::scope(|scope| {
             let ranks: Vec<_> = boots
@@ -40,8 +40,9 @@ impl Comm {
                     }
                     // A thread that cannot be made drops its bootstrap, so the ranks that run see it leave and end.
                     let run = move || {
+                        let _leaves = Leaves(boot.clone());
                         let backend = Arc::new(ShmBackend::threads(space.clone(), rank, config));
-                        Comm::new(backend, boot, config.clone()).map(f)
+                        Comm::over(backend, boot, config.clone()).map(f)
                     };
                     builder.spawn_scoped(scope, run).map_err(|cause| {
                         Error::os(format!("starting the thread of {rank} of {size}: use fewer ranks, or raise `ulimit -u`"), cause)
@@ -85,5 +86,14 @@ impl Comm {
             }
         })?;
         first.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()).map_or(Ok(()), Err)
+    }
+}
+
+/// Has a rank leave its group at the end of its thread, whatever the program has leaked.
+struct Leaves(Arc<ThreadsBootstrap>);
+
+impl Drop for Leaves {
+    fn drop(&mut self) {
+        self.0.leave();
     }
 }

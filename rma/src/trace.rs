@@ -160,6 +160,10 @@ impl Backend for Traced {
         self.inner.caps()
     }
 
+    fn admit(&self, window: &WindowSpec<'_>) -> Result<()> {
+        self.inner.admit(window)
+    }
+
     fn register(&self, window: &WindowSpec<'_>) -> Result<Arc<dyn WindowMem>> {
         self.inner.register(window)
     }

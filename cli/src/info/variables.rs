@@ -76,7 +76,7 @@ impl Variables {
         };
         let launchers =
             LAUNCHERS.iter().filter_map(|(name, launcher)| Some((name.to_string(), set.get(*name)?.clone(), *launcher)));
-        let refused = Config::from_variables(|name| set.get(name).cloned()).err().map(|error| {
+        let refused = Config::check_variables(|name| set.get(name).cloned()).err().map(|error| {
             let text = error.to_string();
             let words: Vec<_> = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').collect();
             let about = set.keys().filter(|name| words.contains(&name.as_str())).cloned().collect();

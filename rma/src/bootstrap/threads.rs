@@ -74,11 +74,19 @@ impl Bootstrap for ThreadsBootstrap {
     }
 }
 
+impl ThreadsBootstrap {
+    /// Tells the others that this rank has gone; the first time counts. Dropping the bootstrap does it, too, but a program may
+    /// leak what holds it.
+    pub fn leave(&self) {
+        let how = if std::thread::panicking() { Departure::Died } else { Departure::Left };
+        self.state().departed[self.rank.index()].get_or_insert(how);
+        self.shared.changed.notify_all();
+    }
+}
+
 impl Drop for ThreadsBootstrap {
     fn drop(&mut self) {
-        let how = if std::thread::panicking() { Departure::Died } else { Departure::Left };
-        self.state().departed[self.rank.index()] = Some(how);
-        self.shared.changed.notify_all();
+        self.leave();
     }
 }
 

@@ -23,11 +23,13 @@ type Placed<'a> = (&'a MsgHandle, Rail);
 
 /// Whether any rank objects, and if so the error for this one. `mine` wins over what others say.
 fn agree(comm: &CommInner, queue: QueueId, mine: Option<(Rank, String)>, deadline: Deadline) -> Result<()> {
-    let objection = comm.boot.agree(mine.as_ref().map(|(_, reason)| reason.clone()), deadline)?;
-    match mine.or_else(|| objection.map(|objection| (objection.rank, objection.reason))) {
-        None => Ok(()),
-        Some((rank, reason)) => Err(Error::CommitRefused { queue, rank, reason }),
-    }
+    let agreed = comm.boot.agree(mine.as_ref().map(|(_, reason)| reason.clone()), deadline);
+    // What this rank knows says more than that the others could not be told.
+    let problem = match mine {
+        Some(mine) => Some(mine),
+        None => agreed?.map(|objection| (objection.rank, objection.reason)),
+    };
+    problem.map_or(Ok(()), |(rank, reason)| Err(Error::CommitRefused { queue, rank, reason }))
 }
 
 pub(super) fn commit(open: Open) -> Result<Ready> {
@@ -56,9 +58,9 @@ pub(super) fn commit(open: Open) -> Result<Ready> {
         timeout: open.timeout,
         life: Rc::new(Cell::new(Lifecycle::default())),
         parts: Vec::new(),
-        committed: None,
+        active: None,
         polls_per_look: comm.backend.caps().polls_per_look.max(1),
-        idle_tests: 0,
+        watch: None,
         failure: None,
     };
     let mut claims = ClaimsInMaking { queue: id, parts: Vec::new() };
@@ -71,14 +73,15 @@ pub(super) fn commit(open: Open) -> Result<Ready> {
 
     let chain = build_chain(&open, id, &placed, accepted, answers)?;
     let committed = comm.backend.commit(Arc::new(chain), &*comm.boot, deadline);
-    agree(&comm, id, committed.as_ref().err().map(|error| (comm.rank, error.full_text())), deadline)?;
+    let problem = committed.as_ref().err().map(|error| (comm.rank, error.full_text()));
+    agree(&comm, id, problem, deadline)?;
     ready.parts = std::mem::take(&mut claims.parts);
     if let Ok(life) = ready.life.get().after(Call::Commit) {
         ready.life.set(life);
     }
-    let committed = ready.committed.insert(committed?);
+    let active = ready.active.insert(comm.activate(&ready.life, committed?));
     if open.exposure == Exposure::Early {
-        committed.grant(Epoch(1))?;
+        active.committed.borrow_mut().grant(Epoch(1))?;
     }
     Ok(ready)
 }

@@ -9,8 +9,7 @@ mod wait;
 
 pub use flight::{Arrived, InFlight};
 
-use crate::backend::Committed;
-use crate::comm::CommInner;
+use crate::comm::{Active, CommInner};
 use crate::lifecycle::{Call, Lifecycle, Phase};
 use crate::window::WindowInner;
 use crate::window::claims::{self, Exposure, Part};
@@ -19,6 +18,7 @@ use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
+use wait::Watch;
 
 /// A queue of puts. [`Open`]: puts and origins are added. [`Ready`]: committed, to be started.
 ///
@@ -104,11 +104,11 @@ pub struct Ready {
     life: Rc<Cell<Lifecycle>>,
     parts: Vec<Part>,
     /// `None` only while the queue is being taken apart.
-    committed: Option<Box<dyn Committed>>,
+    active: Option<Rc<Active>>,
     /// How many polls before a wait looks at the clock.
     polls_per_look: u32,
-    /// Calls of `test` since peers were last looked at.
-    idle_tests: u32,
+    /// The waiting of this epoch, once it takes long.
+    watch: Option<Watch>,
     /// The first error, once there was one.
     failure: Option<(Epoch, String)>,
 }
@@ -227,13 +227,13 @@ impl RmaQueue<Ready> {
 
     /// What was built at commit, for people.
     pub fn explain(&self) -> String {
-        self.state.committed.as_ref().map(|committed| committed.explain()).unwrap_or_default()
+        self.state.active.as_ref().map(|active| active.committed.borrow().explain()).unwrap_or_default()
     }
 
     /// Starts the next epoch. Never blocks: a put that lacks its target's credit goes out in `test` or `wait`.
     ///
-    /// Refused, and nothing started, while a lease of this rank is alive on what the puts read, or another queue that shares
-    /// memory with this one is in flight.
+    /// Refused, and nothing started, while a write lease of this rank is alive on what the puts read, or (exposed at start) any
+    /// lease on what the origins write, or another queue that shares memory with this one is in flight.
     #[inline]
     pub fn start(&mut self) -> Result<InFlight<'_>> {
         self.state.start()?;
@@ -253,11 +253,12 @@ impl Ready {
         if self.life.get().phase() == Phase::Failed {
             return Err(self.poisoned());
         }
-        let Some(committed) = self.committed.as_deref_mut() else { return Err(self.poisoned()) };
-        match claims::start(self.comm.rank, &self.parts, &self.life, self.id, self.exposure, committed) {
-            Ok(_) => Ok(()),
-            Err(error) => Err(self.start_failed(error)),
-        }
+        let Some(active) = &self.active else { return Err(self.poisoned()) };
+        let started = {
+            let committed = &mut **active.committed.borrow_mut();
+            claims::start(&self.parts, &self.comm.cautions, &self.life, self.id, self.exposure, committed)
+        };
+        started.map_err(|error| self.start_failed(error))
     }
 
     #[cold]
@@ -292,18 +293,20 @@ impl Ready {
         let Ok(ready) = self.life.get().after(Call::Release) else { return };
         self.life.set(ready);
         if self.exposure == Exposure::Early
-            && let Some(committed) = self.committed.as_deref_mut()
-            && let Err(error) = committed.grant(ready.epoch().next())
+            && let Some(active) = &self.active
         {
-            self.fail(error);
+            let granted = active.committed.borrow_mut().grant(ready.epoch().next());
+            if let Err(error) = granted {
+                self.fail(error);
+            }
         }
     }
 }
 
 impl Drop for Ready {
     fn drop(&mut self) {
-        if let Some(mut committed) = self.committed.take() {
-            committed.close();
+        if let Some(active) = self.active.take() {
+            active.committed.borrow_mut().close();
             // Exposed at start and between two epochs: no credit is out, so nobody can write any more.
             let quiet = self.exposure == Exposure::AtStart && self.life.get().phase() == Phase::Ready;
             for part in &self.parts {
@@ -315,7 +318,7 @@ impl Drop for Ready {
             if let Ok(cleared) = self.life.get().after(Call::Clear) {
                 self.life.set(cleared);
             }
-            self.comm.retire(self.id, committed, self.parts.iter().map(|part| part.window.clone()).collect());
+            self.comm.retire(self.id, active, self.parts.iter().map(|part| part.window.clone()).collect());
         }
     }
 }

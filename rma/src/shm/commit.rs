@@ -10,6 +10,7 @@ use super::region::Region;
 use super::space::RegionId;
 use super::window::region_of;
 use crate::backend::{Chain, Committed};
+use crate::bootstrap::Objection;
 use crate::{Bootstrap, Deadline, Error, QueueId, Rail, Rank, Result};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -56,8 +57,22 @@ pub(super) fn commit(
     deadline: Deadline,
 ) -> Result<Box<dyn Committed>> {
     let mut taken = Taken::new(shared.clone());
-    let started = taken.take(shared.rank)?;
-    let partners = exchange_cards(shared, chain, &mut taken, started, boot, deadline)?;
+    let cards = write_cards(shared, chain, &mut taken);
+    let partners = exchange_cards(chain, cards, boot, deadline);
+    // Regions change hands between partners alone, so all must know first whether all are ready for it.
+    let objection = boot.agree(partners.as_ref().err().map(Error::full_text), deadline);
+    let partners = match (partners, objection) {
+        (Ok(partners), Ok(None)) => partners,
+        (partners, objection) => {
+            // Nobody builds anything, so nobody will write these counters.
+            taken.give_back();
+            partners?;
+            let Some(Objection { rank, reason }) = objection? else { unreachable!("bug: an objection without words") };
+            return Err(Error::CollectiveFailed { call: "commit", rank, reason });
+        }
+    };
+    let started = partners.started;
+    let partners = partners.by_rank;
     let received = hand_over(shared, chain, &partners, boot, deadline)?;
     let mut reach = Reach { shared, used: Vec::new() };
 
@@ -98,18 +113,24 @@ pub(super) fn commit(
     Ok(Box::new(built))
 }
 
-/// Takes counters for every partner, tells it where they are, and learns where its own for this rank are.
-fn exchange_cards(
-    shared: &Shared,
-    chain: &Chain,
-    taken: &mut Taken,
+/// The cards of this rank, by partner, with the regions that they say are known.
+struct Cards {
     started: Slot,
-    boot: &dyn Bootstrap,
-    deadline: Deadline,
-) -> Result<BTreeMap<Rank, Partner>> {
+    by_rank: BTreeMap<Rank, (Card, Vec<Arc<Region>>)>,
+}
+
+/// All partners, and where this rank writes the epoch it has started.
+struct Partners {
+    started: Slot,
+    by_rank: BTreeMap<Rank, Partner>,
+}
+
+/// Takes counters for every partner and writes down where they are.
+fn write_cards(shared: &Shared, chain: &Chain, taken: &mut Taken) -> Result<Cards> {
     let bell = taken.bell()?;
+    let started = taken.take(shared.rank)?;
     let targets = chain.targets();
-    let mut cards = BTreeMap::new();
+    let mut by_rank = BTreeMap::new();
     for peer in chain.partners() {
         let rails = chain.incoming.iter().find(|incoming| incoming.origin == peer).map(|incoming| incoming.rails.as_slice());
         let arrivals = rails.unwrap_or_default().iter().map(|&rail| Ok((rail, taken.take(peer)?))).collect::<Result<_>>()?;
@@ -119,24 +140,36 @@ fn exchange_cards(
         writes.dedup();
         let (knows, held): (Vec<_>, Vec<_>) = shared.space.known(peer).into_iter().unzip();
         let card = Card { queue: chain.queue, bell, started, arrivals, credit, knows, writes };
-        cards.insert(peer, (card, held));
+        by_rank.insert(peer, (card, held));
     }
-    let encode = |card: &Card| {
-        postcard::to_stdvec(card).map_err(|cause| Error::Invalid { what: "card of commit", reason: cause.to_string() })
-    };
-    let outgoing = cards.iter().map(|(&peer, (card, _))| Ok((peer, encode(card)?))).collect::<Result<_>>()?;
-    let mut partners = BTreeMap::new();
-    for (peer, bytes) in boot.exchange(outgoing, deadline)? {
-        let theirs: Card = postcard::from_bytes(&bytes).map_err(|cause| malformed(peer, &cause.to_string()))?;
-        let Some((mine, held)) = cards.remove(&peer) else { return Err(malformed(peer, "it is no partner of this queue")) };
+    Ok(Cards { started, by_rank })
+}
+
+/// Tells every partner where its counters are, or why there are none, and learns where this rank's own are.
+fn exchange_cards(chain: &Chain, cards: Result<Cards>, boot: &dyn Bootstrap, deadline: Deadline) -> Result<Partners> {
+    let messages = chain.partners().into_iter().map(|peer| {
+        let card = match &cards {
+            Ok(cards) => cards.by_rank.get(&peer).map(|(card, _)| card).ok_or_else(|| "no card".to_owned()),
+            Err(error) => Err(error.full_text()),
+        };
+        let bytes = postcard::to_stdvec(&card).unwrap_or_default();
+        (peer, bytes)
+    });
+    let incoming = boot.exchange(messages.collect(), deadline);
+    let mut cards = cards?;
+    let mut by_rank = BTreeMap::new();
+    for (peer, bytes) in incoming? {
+        let card: Result<Card, String> = postcard::from_bytes(&bytes).map_err(|cause| malformed(peer, &cause.to_string()))?;
+        let theirs = card.map_err(|reason| Error::CollectiveFailed { call: "commit", rank: peer, reason })?;
+        let Some((mine, held)) = cards.by_rank.remove(&peer) else { return Err(malformed(peer, "it is no partner of this queue")) };
         if theirs.queue != chain.queue {
             return Err(malformed(peer, &format!("it is of {}, not {}", theirs.queue, chain.queue)));
         }
-        partners.insert(peer, Partner { mine, theirs, _held: held });
+        by_rank.insert(peer, Partner { mine, theirs, _held: held });
     }
-    match cards.keys().next() {
+    match cards.by_rank.keys().next() {
         Some(&silent) => Err(malformed(silent, "there is none")),
-        None => Ok(partners),
+        None => Ok(Partners { started: cards.started, by_rank }),
     }
 }
 

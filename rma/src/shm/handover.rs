@@ -26,6 +26,12 @@ const HEADER_BYTES: usize = 16 + 4 + 4 + 4 + 8;
 /// How often peers are looked at while nothing comes.
 const LOOK: Duration = Duration::from_millis(20);
 
+/// In place of a region: the sender has given up.
+const NOTHING: RegionId = RegionId(u32::MAX);
+
+/// How many messages of strangers are dropped before the deadline is looked at again.
+const MOST_FOREIGN: usize = 64;
+
 #[derive(Debug)]
 pub(super) struct Handover {
     rank: Rank,
@@ -72,6 +78,24 @@ impl Handover {
         boot: &dyn Bootstrap,
         deadline: Deadline,
     ) -> Result<Vec<(Rank, RegionId, Region)>> {
+        let exchanged = self.try_exchange(queue, outgoing, incoming, boot, deadline);
+        if exchanged.is_err() {
+            let mut partners: Vec<_> = outgoing.iter().map(|(to, ..)| *to).chain(incoming.iter().map(|(from, _)| *from)).collect();
+            partners.sort_unstable();
+            partners.dedup();
+            partners.into_iter().for_each(|partner| self.give_up(queue, partner));
+        }
+        exchanged
+    }
+
+    fn try_exchange(
+        &self,
+        queue: QueueId,
+        outgoing: &[(Rank, RegionId, Arc<Region>)],
+        incoming: &[(Rank, RegionId)],
+        boot: &dyn Bootstrap,
+        deadline: Deadline,
+    ) -> Result<Vec<(Rank, RegionId, Region)>> {
         let mut received: Vec<(Rank, RegionId, Region)> = Vec::with_capacity(incoming.len());
         let mut to_send = outgoing.iter().peekable();
         let mut expected = incoming.to_vec();
@@ -86,6 +110,13 @@ impl Handover {
             }
             while let Some((header, descriptor)) = self.receive()? {
                 moved = true;
+                let Some(descriptor) = descriptor else {
+                    if header.queue == queue {
+                        let reason = "it could not hand memory over, and says why itself".into();
+                        return Err(Error::CollectiveFailed { call: "commit", rank: header.from, reason });
+                    }
+                    continue;
+                };
                 let key = (header.from, header.region);
                 if let Some(at) = expected.iter().position(|&wanted| wanted == key && header.queue == queue) {
                     let len_bytes = usize::try_from(header.len_bytes).unwrap_or(usize::MAX);
@@ -121,6 +152,15 @@ impl Handover {
         Ok(())
     }
 
+    /// Tells a partner that this rank's part has failed, as well as can be done: what does not fit into its socket now, it finds
+    /// out by its deadline.
+    fn give_up(&self, queue: QueueId, to: Rank) {
+        let Some(address) = self.addresses.get(to.index()) else { return };
+        let header = Header { from: self.rank, queue, region: NOTHING, len_bytes: 0 }.encode(self.token);
+        let mut control = SendAncillaryBuffer::default();
+        let _ = rustix::net::sendmsg_addr(&self.socket, address, &[IoSlice::new(&header)], &mut control, SendFlags::NOSIGNAL);
+    }
+
     /// Whether the receiver had room.
     fn send(&self, queue: QueueId, to: Rank, id: RegionId, region: &Region) -> Result<bool> {
         let Some(descriptor) = region.descriptor() else { panic!("bug: a region of another rank was to be handed over") };
@@ -134,16 +174,17 @@ impl Handover {
         }
         match rustix::net::sendmsg_addr(&self.socket, address, &[IoSlice::new(&header)], &mut control, SendFlags::NOSIGNAL) {
             Ok(_) => Ok(true),
-            Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS) => Ok(false),
+            // Full, or as many descriptors under way as the system allows a user: room comes as the others receive.
+            Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS | Errno::TOOMANYREFS) => Ok(false),
             // Its socket is gone: whether the rank is, too, the caller finds out.
             Err(Errno::CONNREFUSED) => Ok(false),
             Err(cause) => Err(Error::os(format!("handing memory to {to} (too many open files? raise `ulimit -n`)"), cause)),
         }
     }
 
-    /// The next good message, if there is one.
-    fn receive(&self) -> Result<Option<(Header, OwnedFd)>> {
-        loop {
+    /// The next good message, if there is one among the next few. Without a descriptor it says that its sender has given up.
+    fn receive(&self) -> Result<Option<(Header, Option<OwnedFd>)>> {
+        for _ in 0..MOST_FOREIGN {
             let mut bytes = [0; HEADER_BYTES + 1];
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
             let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -163,16 +204,18 @@ impl Handover {
                 })
                 .flatten()
                 .collect();
-            let header = Header::decode(&bytes[..message.bytes.min(bytes.len())], self.token);
-            match (header, descriptors.pop(), descriptors.is_empty()) {
-                (Some(header), Some(descriptor), true) => return Ok(Some((header, descriptor))),
-                (Some(header), None, _) => {
-                    let reason = "its descriptor was lost; too many open files? raise `ulimit -n`".into();
-                    return Err(Error::Malformed { what: "shared memory", from: header.from.to_string(), reason });
-                }
-                _ => tracing::warn!(rank = self.rank.0, "dropped a message that is not from this job on the memory socket"),
+            let Some(header) = Header::decode(&bytes[..message.bytes.min(bytes.len())], self.token) else {
+                tracing::warn!(rank = self.rank.0, "dropped a message that is not from this job on the memory socket");
+                continue;
+            };
+            let descriptor = descriptors.pop();
+            if descriptor.is_none() && header.region != NOTHING {
+                let reason = "its descriptor was lost; too many open files? raise `ulimit -n`".into();
+                return Err(Error::Malformed { what: "shared memory", from: header.from.to_string(), reason });
             }
+            return Ok(Some((header, descriptor)));
         }
+        Ok(None)
     }
 
     fn pause(&self, time: Duration) -> Result<()> {

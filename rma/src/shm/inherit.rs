@@ -4,7 +4,7 @@
 use crate::config::Place;
 use crate::{Error, Rank, Result};
 use std::net::TcpListener;
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
 
 /// The listener of `RMA_LISTEN_FD`, if this rank has one. Call it once a process: the descriptor has one owner.
 pub(crate) fn listener(place: &Place) -> Result<Option<TcpListener>> {
@@ -14,13 +14,14 @@ pub(crate) fn listener(place: &Place) -> Result<Option<TcpListener>> {
     if number < 3 || !is_socket {
         return Err(Error::Launch(format!("RMA_LISTEN_FD={number} is no open socket; unset it, and rank 0 listens by itself")));
     }
-    // SAFETY: the descriptor is open (looked up above) and was left for this process to own; only this call takes it, once.
-    let descriptor = unsafe { OwnedFd::from_raw_fd(number) };
     let doing = || format!("taking over the listening socket RMA_LISTEN_FD={number}");
-    rustix::io::fcntl_setfd(&descriptor, rustix::io::FdFlags::CLOEXEC).map_err(|cause| Error::os(doing(), cause))?;
-    match rustix::net::sockopt::socket_acceptconn(&descriptor) {
-        Ok(true) => Ok(Some(TcpListener::from(descriptor))),
-        Ok(false) => Err(Error::Launch(format!("RMA_LISTEN_FD={number} does not listen; unset it, and rank 0 listens by itself"))),
-        Err(cause) => Err(Error::os(doing(), cause)),
+    // SAFETY: the descriptor is open (looked up above), and nothing closes it before the end of this call.
+    let borrowed = unsafe { BorrowedFd::borrow_raw(number) };
+    if !rustix::net::sockopt::socket_acceptconn(borrowed).map_err(|cause| Error::os(doing(), cause))? {
+        return Err(Error::Launch(format!("RMA_LISTEN_FD={number} does not listen; unset it, and rank 0 listens by itself")));
     }
+    // SAFETY: the launcher left the descriptor for this process to own, and said so in the environment; a process joins once.
+    let descriptor = unsafe { OwnedFd::from_raw_fd(number) };
+    rustix::io::fcntl_setfd(&descriptor, rustix::io::FdFlags::CLOEXEC).map_err(|cause| Error::os(doing(), cause))?;
+    Ok(Some(TcpListener::from(descriptor)))
 }

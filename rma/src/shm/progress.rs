@@ -49,6 +49,7 @@ pub(super) struct ShmCommitted {
     /// Whether lanes wait for credits.
     credited: bool,
     crowded: bool,
+    closed: bool,
     pub(super) lanes: Vec<Lane>,
     pub(super) expected: Vec<Expected>,
     pub(super) credits: Vec<Credit>,
@@ -83,6 +84,7 @@ impl ShmCommitted {
             chain,
             epoch: Epoch(0),
             crowded,
+            closed: false,
             lanes: Vec::new(),
             expected: Vec::new(),
             credits: Vec::new(),
@@ -269,6 +271,9 @@ impl Committed for ShmCommitted {
     }
 
     fn close(&mut self) {
+        if std::mem::replace(&mut self.closed, true) {
+            return;
+        }
         self.unposted.clear();
         let bells = self.lanes.iter().map(|lane| (lane.arrived, lane.bell));
         for (counter, bell) in bells.chain(self.credits.iter().map(|credit| (credit.counter, credit.bell))) {
@@ -287,6 +292,9 @@ impl Committed for ShmCommitted {
             .collect();
         ranks.sort_unstable();
         ranks.dedup();
+        // Who has ended does not write any more.
+        let shared = self.taken.as_ref().map(|taken| &taken.shared);
+        ranks.retain(|&rank| !shared.is_some_and(|shared| shared.has_ended(rank)));
         ranks
     }
 
@@ -315,6 +323,8 @@ impl Committed for ShmCommitted {
 
 impl Drop for ShmCommitted {
     fn drop(&mut self) {
+        // A partner must never wait for a queue that is gone, also not for one whose commit failed.
+        self.close();
         // A counter that a partner may still write is not given to anybody else; its memory stays.
         if self.unclosed().is_empty()
             && let Some(taken) = self.taken.take()
@@ -346,7 +356,7 @@ impl Taken {
         self.shared.board.lock().unwrap_or_else(PoisonError::into_inner).bell(&self.shared.space)
     }
 
-    fn give_back(self) {
+    pub(super) fn give_back(self) {
         let mut board = self.shared.board.lock().unwrap_or_else(PoisonError::into_inner);
         self.slots.iter().for_each(|&(partner, slot)| board.give_back(partner, slot));
     }

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
-/// A region of a rank, numbered by it.
+/// A region of a rank: numbered alike by no two regions of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub(super) struct RegionId(pub(super) u32);
 
@@ -18,12 +18,14 @@ pub(super) struct RegionId(pub(super) u32);
 pub struct ThreadSpace {
     size: u32,
     regions: Table,
+    /// The number of the next region of any rank.
+    next: Arc<AtomicU32>,
 }
 
 impl ThreadSpace {
     /// For so many ranks.
     pub fn new(size: u32) -> Arc<Self> {
-        Arc::new(Self { size, regions: Table::default() })
+        Arc::new(Self { size, regions: Table::default(), next: Arc::default() })
     }
 
     pub(super) fn size(&self) -> u32 {
@@ -57,18 +59,18 @@ impl Table {
 pub(super) struct Space {
     rank: Rank,
     regions: Table,
-    next: AtomicU32,
+    next: Arc<AtomicU32>,
     /// How regions come from other processes; `None` where all ranks are threads.
     handover: Option<Handover>,
 }
 
 impl Space {
     pub(super) fn threads(shared: &ThreadSpace, rank: Rank) -> Self {
-        Self { rank, regions: shared.regions.clone(), next: AtomicU32::new(0), handover: None }
+        Self { rank, regions: shared.regions.clone(), next: shared.next.clone(), handover: None }
     }
 
     pub(super) fn processes(rank: Rank, handover: Handover) -> Self {
-        Self { rank, regions: Table::default(), next: AtomicU32::new(0), handover: Some(handover) }
+        Self { rank, regions: Table::default(), next: Arc::default(), handover: Some(handover) }
     }
 
     /// Whether a peer's memory is mapped here a second time, and so not in this rank's page tables yet.
@@ -93,8 +95,11 @@ impl Space {
         self.regions.lock().get(&(rank, id)).and_then(Weak::upgrade)
     }
 
-    /// The regions of a peer that are known here, held so that they stay.
+    /// The regions of a peer that were handed over before, held so that they stay.
     pub(super) fn known(&self, peer: Rank) -> Vec<(RegionId, Arc<Region>)> {
+        if self.handover.is_none() {
+            return Vec::new();
+        }
         let table = self.regions.lock();
         let of_peer = table.iter().filter(|((rank, _), _)| *rank == peer);
         of_peer.filter_map(|((_, id), region)| Some((*id, region.upgrade()?))).collect()

@@ -17,19 +17,22 @@ pub(super) struct ShmWindow {
     region: Arc<Region>,
 }
 
-/// Makes the memory, once it is sure that the host has enough for all ranks' parts.
-pub(super) fn register(shared: &Shared, spec: &WindowSpec<'_>) -> Result<Arc<dyn WindowMem>> {
-    let total = spec.bytes_by_rank.iter().fold(0u64, |sum, &bytes| sum.saturating_add(bytes));
-    if let Some(available) = available_bytes()
-        && total > available
-    {
-        return Err(Error::Limit {
-            what: "total length of the window on this host in bytes",
-            asked: total,
-            limit: available,
+/// Refuses more memory than the host has left for all ranks' parts together.
+pub(super) fn admit(spec: &WindowSpec<'_>) -> Result<()> {
+    let asked = spec.bytes_by_rank.iter().fold(0u64, |sum, &bytes| sum.saturating_add(bytes));
+    match available_bytes() {
+        Some(limit) if asked > limit => Err(Error::Limit {
+            what: "the length in bytes of all ranks' parts of the window on this host,",
+            asked,
+            limit,
             mend: "that is the memory left; allocate less, run fewer ranks here, or free memory".into(),
-        });
+        }),
+        _ => Ok(()),
     }
+}
+
+/// Makes the memory of this rank's part.
+pub(super) fn register(shared: &Shared, spec: &WindowSpec<'_>) -> Result<Arc<dyn WindowMem>> {
     let len_bytes = spec.bytes_by_rank.get(shared.rank.index()).copied().unwrap_or_default();
     let len_bytes = usize::try_from(len_bytes).unwrap_or(usize::MAX);
     let (id, region) = shared.space.make(len_bytes)?;

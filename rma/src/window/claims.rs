@@ -5,7 +5,7 @@ use super::WindowInner;
 use crate::backend::Committed;
 use crate::layout::RangeSet;
 use crate::lifecycle::{Call, Lifecycle, Phase};
-use crate::{Epoch, Error, QueueId, Rank, Result};
+use crate::{Error, QueueId, Result};
 use std::cell::Cell;
 use std::ops::Range;
 use std::rc::Rc;
@@ -35,7 +35,7 @@ pub(crate) struct Claim {
     pub(crate) incoming: RangeSet,
     /// The queue was cleared, but partners may still write until they clear it too.
     pub(crate) retiring: Cell<bool>,
-    /// Another queue uses some of these bytes at other times, so a start has to look.
+    /// Another queue uses some of these bytes at other times; counted among the cautions of the Comm.
     pub(crate) has_rivals: Cell<bool>,
 }
 
@@ -97,31 +97,35 @@ pub(crate) struct Part {
     pub(crate) claim: Rc<Claim>,
 }
 
-/// Starts the next epoch: from here on the claims hold. `life` must be what all `parts` share.
+/// Starts the next epoch: from here on the claims hold. `life` must be what all `parts` share, `cautions` their Comm's.
 #[inline]
 pub(crate) fn start(
-    rank: Rank,
     parts: &[Part],
+    cautions: &Cell<u64>,
     life: &Cell<Lifecycle>,
     queue: QueueId,
     exposure: Exposure,
     committed: &mut dyn Committed,
-) -> Result<Epoch> {
+) -> Result<()> {
     let flying = match life.get().after(Call::Start) {
         Ok(flying) => flying,
         Err(refusal) => return Err(Error::QueueState { queue, call: "start", reason: refusal.0.into() }),
     };
-    for part in parts {
-        if part.window.live_leases.get() != 0 || part.claim.has_rivals.get() {
-            part.window.may_start(rank, &part.claim)?;
-        }
+    if cautions.get() != 0 {
+        may_start(parts)?;
     }
     life.set(flying);
     if exposure == Exposure::AtStart {
         committed.grant(flying.epoch())?;
     }
     // SAFETY: every window this chain reads is in `parts`; no lease writes its sources now (checked above), and none will be given
-    // out while `life` says in flight, which only `poll` saying done ends. The life cycle counts epochs one by one.
-    unsafe { committed.start(flying.epoch()) }?;
-    Ok(flying.epoch())
+    // out while `life` says in flight or failed. What ends that is `poll` saying done, or `close`, after which nothing is read.
+    // The life cycle counts epochs one by one.
+    unsafe { committed.start(flying.epoch()) }
+}
+
+/// The careful part of a start, while leases are alive or queues share bytes.
+#[inline(never)]
+fn may_start(parts: &[Part]) -> Result<()> {
+    parts.iter().try_for_each(|part| part.window.may_start(&part.claim))
 }

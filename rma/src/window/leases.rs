@@ -12,7 +12,7 @@ use std::rc::Rc;
 
 #[derive(Debug)]
 struct Lease {
-    id: u32,
+    id: u64,
     bytes: Range<u64>,
     writes: bool,
 }
@@ -21,7 +21,8 @@ struct Lease {
 #[derive(Debug, Default)]
 pub(crate) struct Access {
     leases: Vec<Lease>,
-    next_lease: u32,
+    /// Wide enough never to come around.
+    next_lease: u64,
     pub(super) claims: Vec<Rc<Claim>>,
 }
 
@@ -72,7 +73,18 @@ impl Access {
             let read = claim.incoming.overlap_set(&rival.sources);
             let bytes = written.filter(|_| rival.is_exposed()).or_else(|| read.filter(|_| rival.is_reading()));
             if let Some(bytes) = bytes {
-                return Some((bytes, format!("{} is in flight on them; finish it before starting {}", rival.queue, claim.queue)));
+                let (rival, queue) = (rival, claim.queue);
+                return Some(if rival.retiring.get() {
+                    let rival = rival.queue;
+                    (
+                        bytes,
+                        format!(
+                            "partners that have not cleared {rival} yet may still write them; clear it there before starting {queue}"
+                        ),
+                    )
+                } else {
+                    (bytes, format!("{} is in flight on them; finish it before starting {queue}", rival.queue))
+                });
             }
         }
         None
@@ -83,14 +95,14 @@ impl Access {
         self.leases.iter().find_map(|lease| claim.incoming.overlap(&lease.bytes))
     }
 
-    fn add(&mut self, bytes: Range<u64>, writes: bool) -> u32 {
+    fn add(&mut self, bytes: Range<u64>, writes: bool) -> u64 {
         let id = self.next_lease;
-        self.next_lease = self.next_lease.wrapping_add(1);
+        self.next_lease += 1;
         self.leases.push(Lease { id, bytes, writes });
         id
     }
 
-    fn remove(&mut self, id: u32) {
+    fn remove(&mut self, id: u64) {
         if let Some(at) = self.leases.iter().position(|lease| lease.id == id) {
             self.leases.swap_remove(at);
         }
@@ -124,13 +136,13 @@ pub struct WriteLease<'a, T> {
 #[derive(Debug)]
 struct Held<'a> {
     window: &'a WindowInner,
-    id: u32,
+    id: u64,
 }
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
         self.window.access.borrow_mut().remove(self.id);
-        self.window.live_leases.set(self.window.live_leases.get() - 1);
+        self.window.comm.cautions.set(self.window.comm.cautions.get() - 1);
     }
 }
 
@@ -164,14 +176,16 @@ impl RmaWindow {
     /// Elements that may be read, over a range of bytes of this rank's part; `..` is all of it.
     ///
     /// Refused with the reason while origins may write some of them, or a write lease on them is alive. Exposed ranges are read
-    /// through what `wait` returns.
+    /// through what `wait` returns. On ranges of a queue that this rank has cleared, waits until its partners have cleared it,
+    /// too, for at most the deadline of collective calls.
     pub fn read<T: Pod>(&self, bytes: impl RangeBounds<usize>) -> Result<ReadLease<'_, T>> {
         read(&self.inner, bytes, None)
     }
 
     /// Elements that may be read and written, over a range of bytes of this rank's part; `..` is all of it.
     ///
-    /// Refused with the reason while origins may write some of them, puts in flight read them, or another lease on them is alive.
+    /// Refused with the reason while origins may write some of them, puts in flight read them, or another lease on them is alive. Waits
+    /// for partners that have not cleared a queue yet as [`read`](Self::read) does.
     pub fn write<T: Pod>(&self, bytes: impl RangeBounds<usize>) -> Result<WriteLease<'_, T>> {
         write(&self.inner, bytes, None)
     }
@@ -206,11 +220,13 @@ fn acquire<'a, T: Pod>(
     let bytes = resolve(window, bytes)?;
     let element_bytes = size_of::<T>();
     let len_bytes = bytes.end - bytes.start;
-    if element_bytes == 0 || !len_bytes.is_multiple_of(element_bytes) || !bytes.start.is_multiple_of(align_of::<T>()) {
+    // Inside the window's memory, as `resolve` checked; wrapping only so that no unsafe is needed for arithmetic.
+    let first = window.mem.base().as_ptr().wrapping_add(bytes.start).cast::<T>();
+    if element_bytes == 0 || !len_bytes.is_multiple_of(element_bytes) || !first.is_aligned() {
         return Err(Error::Invalid {
             what: "lease",
             reason: format!(
-                "bytes {}..{} are not whole {}s: begin at a multiple of {} and take a multiple of {} bytes",
+                "bytes {}..{} are not whole {}s: begin at a multiple of {} bytes of memory and take a multiple of {} bytes",
                 bytes.start,
                 bytes.end,
                 std::any::type_name::<T>(),
@@ -219,14 +235,12 @@ fn acquire<'a, T: Pod>(
             ),
         });
     }
+    let Some(first) = NonNull::new(first) else { panic!("bug: a window at address 0") };
     let wide = bytes.start as u64..bytes.end as u64;
     window.wait_for_access(&wide, writes, exempt)?;
     let id = window.access.borrow_mut().add(wide, writes);
-    window.live_leases.set(window.live_leases.get() + 1);
-    let held = Held { window, id };
-    // SAFETY: `resolve` checked that `bytes` lies inside the window's memory.
-    let first = unsafe { window.mem.base().add(bytes.start) };
-    Ok((held, first.cast(), len_bytes / element_bytes))
+    window.comm.cautions.set(window.comm.cautions.get() + 1);
+    Ok((Held { window, id }, first, len_bytes / element_bytes))
 }
 
 /// A range of bytes with its ends filled in, inside the window.

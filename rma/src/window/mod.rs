@@ -14,7 +14,11 @@ use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 use thread_bound::ThreadBound;
+
+/// How long a commit gives partners' clearing of an earlier queue to be seen here.
+const CLEARED_IN: Duration = Duration::from_secs(1);
 
 /// A window of memory that spans all ranks: each has a part of its own length, which the others may write.
 ///
@@ -32,8 +36,6 @@ pub(crate) struct WindowInner {
     pub(crate) mem: Arc<dyn WindowMem>,
     pub(crate) bytes_by_rank: Vec<u64>,
     pub(super) access: RefCell<Access>,
-    /// How many leases are alive: the only thing about them that a start looks at.
-    pub(super) live_leases: Cell<u32>,
     pub(crate) freed: Cell<bool>,
 }
 
@@ -96,22 +98,11 @@ impl RmaWindow {
             let mend = format!("allocate less on rank {rank}, or use several windows");
             return Err(Error::Limit { what: "window of bytes", asked, limit, mend });
         }
-        let registered = comm.backend.register(&WindowSpec { id, bytes_by_rank: &bytes_by_rank });
-        let objection = comm.boot.agree(registered.as_ref().err().map(Error::full_text), deadline)?;
-        let mem = registered?;
-        if let Some(objection) = objection {
-            return Err(Error::CollectiveFailed { call: CALL, rank: objection.rank, reason: objection.reason });
-        }
+        let spec = WindowSpec { id, bytes_by_rank: &bytes_by_rank };
+        comm.all_or_none(CALL, comm.backend.admit(&spec), deadline)?;
+        let mem = comm.all_or_none(CALL, comm.backend.register(&spec), deadline)?;
         comm.next_window.set(id.0 + 1);
-        let inner = WindowInner {
-            id,
-            comm: comm.clone(),
-            mem,
-            bytes_by_rank,
-            access: RefCell::default(),
-            live_leases: Cell::new(0),
-            freed: Cell::new(false),
-        };
+        let inner = WindowInner { id, comm: comm.clone(), mem, bytes_by_rank, access: RefCell::default(), freed: Cell::new(false) };
         Ok(Self { inner: Rc::new(inner) })
     }
 
@@ -176,17 +167,14 @@ impl WindowInner {
             access: "committed",
             reason,
         };
+        // All ranks are in this commit, so whoever was to clear a queue before it has done so; that may take a moment to be seen.
+        let patience = Deadline::after(CLEARED_IN.min(deadline.left(CLEARED_IN)));
+        let clash = |access: &Access| access.claims.iter().find_map(|other| Some((claim.clash(other)?, other.retiring.get())));
         loop {
-            let access = self.access.borrow();
-            let clash = access.claims.iter().find_map(|other| claim.clash(other).map(|clash| (clash, other.retiring.get())));
-            match clash {
+            match clash(&self.access.borrow()) {
                 None => break,
-                Some(((bytes, reason), retiring)) => {
-                    drop(access);
-                    if !retiring || !self.comm.reap_again(deadline) {
-                        return Err(busy(bytes, reason));
-                    }
-                }
+                Some((_, true)) if self.comm.reap_again(patience) => {}
+                Some(((bytes, reason), _)) => return Err(busy(bytes, reason)),
             }
         }
         let mut access = self.access.borrow_mut();
@@ -196,34 +184,48 @@ impl WindowInner {
             let reason = "origins would write it while a lease is alive; drop the lease before the commit".into();
             return Err(busy(bytes, reason));
         }
-        for other in access.claims.iter().filter(|other| claim.rivals(other)) {
-            other.has_rivals.set(true);
-            claim.has_rivals.set(true);
-        }
         access.claims.push(claim.clone());
+        self.find_rivals(&access);
         Ok(())
     }
 
     pub(crate) fn remove_claim(&self, queue: QueueId) {
-        self.access.borrow_mut().claims.retain(|claim| claim.queue != queue);
+        let mut access = self.access.borrow_mut();
+        let gone = access.claims.extract_if(.., |claim| claim.queue == queue).filter(|claim| claim.has_rivals.get()).count();
+        self.comm.cautions.set(self.comm.cautions.get() - gone as u64);
+        self.find_rivals(&access);
     }
 
-    /// The slow part of a start: leases are alive or queues share bytes.
-    #[cold]
-    fn may_start(&self, rank: Rank, claim: &Claim) -> Result<()> {
+    /// Notes on every claim whether another one shares bytes with it.
+    fn find_rivals(&self, access: &Access) {
+        for claim in &access.claims {
+            let has = access.claims.iter().any(|other| other.queue != claim.queue && claim.rivals(other));
+            let had = claim.has_rivals.replace(has);
+            self.comm.cautions.set(self.comm.cautions.get() + u64::from(has) - u64::from(had));
+        }
+    }
+
+    /// Whether the queue of a claim may start now. Looks closer only while leases are alive or queues share bytes.
+    fn may_start(&self, claim: &Claim) -> Result<()> {
+        if self.access.borrow().start_blocker(claim).is_none() {
+            return Ok(());
+        }
+        // Partners may have cleared meanwhile what stood in the way.
+        self.comm.reap();
         let Some((bytes, reason)) = self.access.borrow().start_blocker(claim) else { return Ok(()) };
-        tracing::debug!(%rank, window = %self.id, queue = %claim.queue, %reason, "start refused");
         Err(Error::RangeBusy { window: self.id, bytes: bytes.start as usize..bytes.end as usize, access: "started on", reason })
     }
 
     /// Waits as long as only partners that are about to clear a queue stand in the way.
     fn wait_for_access(&self, bytes: &Range<u64>, writes: bool, exempt: Option<QueueId>) -> Result<()> {
-        let deadline = Deadline::after(self.comm.config.setup_timeout);
+        let mut deadline = None;
         loop {
             let blocker = self.access.borrow().blocker(bytes, writes, exempt);
+            let mut again =
+                || self.comm.reap_again(*deadline.get_or_insert_with(|| Deadline::after(self.comm.config.setup_timeout)));
             let reason = match blocker {
                 None => return Ok(()),
-                Some(Busy::Retiring(_)) if self.comm.reap_again(deadline) => continue,
+                Some(Busy::Retiring(_)) if again() => continue,
                 Some(Busy::Retiring(reason) | Busy::Held(reason)) => reason,
             };
             return Err(Error::RangeBusy {
