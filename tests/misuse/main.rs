@@ -1,5 +1,5 @@
 //! Misuse that types cannot catch: each is a named error that tells the value, the limit and the mend, and harms nothing.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod arguments;
 mod memory;

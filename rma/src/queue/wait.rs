@@ -138,11 +138,10 @@ impl Ready {
             return Ok(true);
         }
         let missing = active.committed.borrow().missing();
-        if let Some((lack, how)) = missing.iter().find_map(|lack| gone(lack).map(|how| (lack, how))) {
-            // A rank that left in good order had cleared its queues; what was cleared first is what happened.
-            if how == Departure::Died || !lack.closed {
-                return Err(self.peer_lost(lack.what.peer(), how, lack));
-            }
+        // A death says more than a closed queue, of whichever rank. Who left in good order had cleared its queues before.
+        let mut lost = missing.iter().filter_map(|lack| gone(lack).map(|how| (lack, how)));
+        if let Some((lack, how)) = lost.find(|(lack, how)| *how == Departure::Died || !lack.closed) {
+            return Err(self.peer_lost(lack.what.peer(), how, lack));
         }
         let Some(lack) = missing.iter().find(|lack| lack.closed) else { return Ok(false) };
         let closed_at = self.watch.and_then(|watch| watch.closed_at).unwrap_or(waited);

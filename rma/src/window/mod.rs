@@ -171,7 +171,8 @@ impl WindowInner {
         let patience = Deadline::after(CLEARED_IN.min(deadline.left(CLEARED_IN)));
         let clash = |access: &Access| access.claims.iter().find_map(|other| Some((claim.clash(other)?, other.retiring.get())));
         loop {
-            match clash(&self.access.borrow()) {
+            let clash = clash(&self.access.borrow());
+            match clash {
                 None => break,
                 Some((_, true)) if self.comm.reap_again(patience) => {}
                 Some(((bytes, reason), _)) => return Err(busy(bytes, reason)),
