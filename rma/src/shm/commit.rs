@@ -87,6 +87,7 @@ pub(super) fn commit(
             built.credits.push(Credit { counter: reach.counter(peer, slot)?, bell });
         }
     }
+    let chain_bytes = chain.puts.iter().map(|put| put.target_blocks.total_bytes()).sum();
     for ((target, rail), puts) in puts_by_lane(chain) {
         let partner = partners.get(&target).ok_or_else(|| malformed(target, "no card"))?;
         let slot = partner.theirs.arrivals.iter().find(|(r, _)| *r == rail).map(|(_, slot)| *slot);
@@ -103,7 +104,7 @@ pub(super) fn commit(
             if shared.space.maps_peers_anew() {
                 window.populate(span.start as usize..span.end as usize)?;
             }
-            copies.push(Copy::new(put, window.base(), window.len_bytes()));
+            copies.push(Copy::new(put, window.base(), window.len_bytes(), chain_bytes));
         }
         let bell = reach.bell(target, partner.theirs.bell)?;
         built.lanes.push(Lane { granted, arrived, bell, copies: copies.into(), target, rail });

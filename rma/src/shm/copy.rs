@@ -10,8 +10,11 @@ use crate::backend::Put;
 use crate::layout::Blocks;
 use std::ptr::NonNull;
 
-/// Lengths for 64-byte registers: long enough for the loop, short enough for the first-level cache.
-const WIDE: std::ops::RangeInclusive<usize> = 256..=32 << 10;
+/// The least length for 64-byte registers: what the loop takes in one step.
+const WIDE: usize = 256;
+
+/// The most bytes of a whole chain for 64-byte registers: sources and targets together fit into a first-level cache.
+const WIDE_CHAIN: u128 = 24 << 10;
 
 /// Lengths from which string instructions are used up to which they are no worse.
 const REPEAT: std::ops::RangeInclusive<usize> = 768 << 10..=4 << 20;
@@ -44,9 +47,9 @@ enum How {
 }
 
 impl Copy {
-    /// The addresses of a put; `window` is where the target's part begins here, `len_bytes` how long it is.
-    /// Panics when the put is not inside, which the core has checked.
-    pub(super) fn new(put: &Put, window: NonNull<u8>, len_bytes: usize) -> Self {
+    /// The addresses of a put; `window` is where the target's part begins here, `len_bytes` how long it is, and `chain_bytes` what
+    /// all puts of the chain move together. Panics when the put is not inside, which the core has checked.
+    pub(super) fn new(put: &Put, window: NonNull<u8>, len_bytes: usize, chain_bytes: u128) -> Self {
         let source = within(put.source.base(), put.source.len_bytes(), &put.source_blocks);
         let target = within(window, len_bytes, &put.target_blocks);
         let (from, to) = (&put.source_blocks, &put.target_blocks);
@@ -58,7 +61,7 @@ impl Copy {
         let how = match block_bytes {
             _ if count > 1 => How::Blocks,
             8 => How::Number,
-            bytes if WIDE.contains(&bytes) && has_wide_registers() => How::Wide,
+            bytes if bytes >= WIDE && chain_bytes <= WIDE_CHAIN && has_wide_registers() => How::Wide,
             bytes if REPEAT.contains(&bytes) && has_fast_strings() => How::Repeat,
             _ => How::Memcpy,
         };
@@ -247,7 +250,7 @@ mod tests {
                 key: Arc::new([]),
             };
             let len_bytes = target.len();
-            let copy = Copy::new(&put, NonNull::from(target.as_mut_slice()).cast(), len_bytes);
+            let copy = Copy::new(&put, NonNull::from(target.as_mut_slice()).cast(), len_bytes, bytes as u128);
             // SAFETY: both vectors are alive and used by nobody else.
             unsafe { copy.run() };
             assert!(target == expected, "{bytes} bytes from {from} to {to}, {:?}", copy.how);
