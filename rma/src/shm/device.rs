@@ -47,9 +47,9 @@ impl Shared {
     }
 }
 
-/// How often a wait polls in a row: as long as a message may take with a core each, briefly where another rank wants the core.
+/// How often a wait polls in a row: spinning for some tens of microseconds with a core each, else yielding in between.
 const POLLS_WITH_A_CORE_EACH: u32 = 1000;
-const POLLS_WHEN_CROWDED: u32 = 30;
+const POLLS_WHEN_CROWDED: u32 = 64;
 
 impl ShmBackend {
     /// For a rank that is one of the threads of this process.

@@ -74,8 +74,8 @@ unsafe impl Send for ShmCommitted {}
 
 /// Turns of `park` in which a rank with a core of its own keeps it.
 const PATIENT_TURNS: u32 = 40;
-/// Turns of `park` in which a crowded rank only yields, before it sleeps.
-const YIELDING_TURNS: u32 = 200;
+/// Turns of `park`, each after many polls that yield, before a crowded rank sleeps.
+const YIELDING_TURNS: u32 = 4;
 
 impl ShmCommitted {
     pub(super) fn new(chain: Arc<Chain>, crowded: bool, started: NonNull<Counter>, own_bell: NonNull<Bell>) -> Self {
@@ -166,6 +166,16 @@ impl ShmCommitted {
         if self.unposted.is_empty() { Progress::Done } else { Progress::Pending }
     }
 
+    /// Between two looks: leaves the core to whoever may bring what is missing, if it wants one.
+    #[inline]
+    fn relax(&self) {
+        if self.crowded {
+            rustix::thread::sched_yield();
+        } else {
+            std::hint::spin_loop();
+        }
+    }
+
     /// Sleeps until a partner rings, at most `limit`.
     fn sleep(&mut self, limit: Duration) {
         // SAFETY: points into the own board, which `regions` keeps mapped.
@@ -219,11 +229,14 @@ impl Committed for ShmCommitted {
 
     #[inline]
     fn poll(&mut self, rounds: u32) -> Result<Progress> {
-        for _ in 0..rounds {
+        if self.look() == Progress::Done {
+            return Ok(Progress::Done);
+        }
+        for _ in 1..rounds {
+            self.relax();
             if self.look() == Progress::Done {
                 return Ok(Progress::Done);
             }
-            std::hint::spin_loop();
         }
         Ok(Progress::Pending)
     }
@@ -239,14 +252,10 @@ impl Committed for ShmCommitted {
     }
 
     fn park(&mut self, turn: u32, limit: Duration) {
-        if !self.crowded {
-            if turn >= PATIENT_TURNS {
-                rustix::thread::sched_yield();
-            }
-        } else if turn < YIELDING_TURNS {
-            rustix::thread::sched_yield();
-        } else {
-            self.sleep(limit);
+        match self.crowded {
+            false if turn < PATIENT_TURNS => {}
+            true if turn >= YIELDING_TURNS => self.sleep(limit),
+            _ => rustix::thread::sched_yield(),
         }
     }
 
