@@ -91,9 +91,12 @@ fn known() -> Vec<(&'static str, Option<String>, &'static str)> {
     let default = Config::default();
     let seconds = |time: std::time::Duration| format!("{}", time.as_secs_f64());
     vec![
+        ("RMA_RANKS", Some("the program's".into()), "thread ranks of a program that no launcher started"),
         ("RMA_RAILS", Some(default.rails.to_string()), "rails of the shared-memory backend"),
         ("RMA_SETUP_TIMEOUT", Some(seconds(default.setup_timeout)), "deadline of set-up and commit, seconds"),
         ("RMA_TIMEOUT", Some(default.wait_timeout.map_or("none".into(), seconds)), "deadline of a wait, seconds"),
+        ("RMA_TRACE", Some("off".into()), "each rank writes what happened when to this path and .RANK.json"),
+        ("RMA_FAULTS", Some("none".into()), "what goes wrong on purpose, as in seed=7,delay=100,kill=2@5; for tests"),
         ("RMA_BIND", Some("127.0.0.1".into()), "address on which a rank listens for its peers"),
         ("RMA_RANK", None, "number of this rank; from the launcher, as are all below"),
         ("RMA_SIZE", None, "number of ranks"),
@@ -135,10 +138,15 @@ mod tests {
     #[test]
     fn values_stand_beside_their_defaults() {
         let variables = with(&[("RMA_RAILS", "2")]);
-        let texts: Vec<_> = variables.own.iter().map(Variable::describe).collect();
-        assert!(texts[0].starts_with("2 (default 4)"), "{texts:?}");
-        assert!(texts[1].starts_with("not set (default 120)"), "{texts:?}");
-        assert!(texts[2].starts_with("not set (default none)"), "{texts:?}");
+        let text_of =
+            |name| variables.own.iter().find(|variable| variable.name == name).map(Variable::describe).unwrap_or_default();
+        for (name, text) in [
+            ("RMA_RAILS", "2 (default 4)"),
+            ("RMA_SETUP_TIMEOUT", "not set (default 120)"),
+            ("RMA_TIMEOUT", "not set (default none)"),
+        ] {
+            assert!(text_of(name).starts_with(text), "{name}: {:?}", text_of(name));
+        }
         assert!(variables.refused.is_none() && variables.unknown.is_empty());
     }
 
