@@ -1,26 +1,13 @@
 //! No silent hang: who waits for something that does not come learns what, from whom, and whether that one is alive.
 //! Times are short and per queue; no rank relies on another being slow.
 
-use crate::check::{Line, PATIENCE, everything_still_works, refused, says};
+use crate::check::{Line, PATIENCE, everything_still_works, refused, says, tests_until_refused};
 use anyhow::{bail, ensure};
 use rma::bootstrap::Departure;
-use rma::{Comm, Epoch, Error, InFlight, Rank};
+use rma::{Comm, Epoch, Error, Rank};
 use std::time::{Duration, Instant};
 
 const SHORT: Duration = Duration::from_millis(200);
-
-/// The error that ends a loop of nothing but `test`.
-fn tests_until_refused(mut flight: InFlight<'_>) -> anyhow::Result<Error> {
-    let begin = Instant::now();
-    loop {
-        match flight.test() {
-            Err(error) => return Ok(error),
-            Ok(done) => ensure!(!done, "an epoch that lacks its put is complete"),
-        }
-        ensure!(begin.elapsed() < PATIENCE, "no error from test within {PATIENCE:?}");
-        std::thread::yield_now();
-    }
-}
 
 /// The last rank stops after epoch 11, rank 0 waits for epoch 12.
 pub fn a_wait_that_times_out_names_what_is_missing(comm: &Comm, _seed: u64) -> anyhow::Result<()> {
