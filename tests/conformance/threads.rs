@@ -1,6 +1,7 @@
 //! Every body on ranks that are threads of this process, and what can be seen only there.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
+mod losses;
 mod stall;
 
 use anyhow::{Context, ensure};
@@ -265,7 +266,7 @@ fn a_rank_that_panics_is_named_by_the_others_and_its_panic_is_passed_on() {
     assert_eq!(seen.len(), 3, "{seen:?}");
     for (rank, waited, met) in seen {
         let named = match waited {
-            Some(Error::PeerLost { rank, .. } | Error::PeerCleared { rank, .. }) => rank.0 == 2,
+            Some(Error::PeerLost { rank, how, .. }) => rank.0 == 2 && how == Departure::Died,
             Some(_) => false,
             None => true,
         };
