@@ -2,7 +2,7 @@
 //! Knows only the public interface.
 
 use anyhow::{Context, bail, ensure};
-use rma::{Comm, Error, Open, Ready, RmaQueue, RmaWindow};
+use rma::{Comm, Error, InFlight, Open, Ready, RmaQueue, RmaWindow};
 use std::fmt::Debug;
 use std::time::{Duration, Instant};
 
@@ -44,6 +44,19 @@ pub fn eventually(what: &str, mut is_so: impl FnMut() -> anyhow::Result<bool>) -
         std::thread::yield_now();
     }
     Ok(())
+}
+
+/// The error that ends a loop of nothing but `test`.
+pub fn tests_until_refused(mut flight: InFlight<'_>) -> anyhow::Result<Error> {
+    let begin = Instant::now();
+    loop {
+        match flight.test() {
+            Err(error) => return Ok(error),
+            Ok(done) => ensure!(!done, "an epoch that lacks its put is complete"),
+        }
+        ensure!(begin.elapsed() < PATIENCE, "no error from test within {PATIENCE:?}");
+        std::thread::yield_now();
+    }
 }
 
 /// A put of 8 bytes from one rank to another, in windows of its own; other ranks take part in what is collective.

@@ -1,8 +1,9 @@
 //! Commit agrees or fails on every rank, with both sides named to those concerned; afterwards everything still works.
 
-use crate::check::{Line, everything_still_works, refused, says};
+use crate::check::{Line, PATIENCE, everything_still_works, refused, says};
 use anyhow::{Context, ensure};
 use rma::{Comm, Error, Open, RmaQueue};
+use std::time::Instant;
 
 /// Collective: the commit fails on every rank; on those of `concerned` the text names all of them and has all `words`.
 fn is_refused(comm: &Comm, queue: RmaQueue<Open>, concerned: &[u32], words: &[&str]) -> anyhow::Result<()> {
@@ -224,4 +225,26 @@ pub fn an_allocation_that_fails_on_one_rank_fails_on_all(comm: &Comm, _seed: u64
         says(&error, &["window".into(), format!("rank {greedy}"), bytes.to_string()])?;
     }
     everything_still_works(comm)
+}
+
+/// The target clears a queue and its origin does not: the same ranges committed again are refused on every rank, with the queue that
+/// stands against them, long before the deadline of collective calls.
+pub fn commit_refuses_ranges_that_only_this_rank_has_cleared(comm: &Comm, _seed: u64) -> anyhow::Result<()> {
+    let (origin, target) = (0, comm.size() - 1);
+    let line = Line::new(comm, origin, target)?;
+    let mut queue = line.queue(comm)?.commit()?;
+    line.step(&mut queue, 1)?;
+    let id = queue.id().to_string();
+    let kept = if comm.rank().0 == target {
+        queue.clear();
+        None
+    } else {
+        Some(queue)
+    };
+    let begin = Instant::now();
+    is_refused(comm, line.queue(comm)?, &[target], &[&id, "clear"])?;
+    ensure!(begin.elapsed() < PATIENCE / 6, "refused only after {:?}", begin.elapsed());
+    drop(kept);
+    let mut queue = line.queue(comm)?.commit()?;
+    line.step(&mut queue, 2)
 }

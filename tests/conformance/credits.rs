@@ -1,7 +1,7 @@
 //! Nothing of an epoch is written into a target before the target granted it: exposed early, exposed at start, or by the program's
 //! own order. Ranks learn what others have done through a second queue, never through time.
 
-use crate::check::{Line, refused, refuses_access};
+use crate::check::{Line, refused, refuses_access, says};
 use crate::exchange::Exchange;
 use crate::plan::{Plan, Shape, all_pairs, ring_plan};
 use anyhow::ensure;
@@ -202,4 +202,59 @@ pub fn without_credits_a_program_that_keeps_order_loses_nothing(comm: &Comm, see
     }
     queue.clear();
     exchange.check_at_rest()
+}
+
+/// The credit for the next epoch of one queue was given when its target dropped the last; that it now waits for another queue, which
+/// its origin starts only afterwards, holds nothing back.
+pub fn a_credit_travels_while_its_target_waits_for_another_queue(comm: &Comm, seed: u64) -> anyhow::Result<()> {
+    let (origin, target) = (0, comm.size() - 1);
+    let (one, other) = (Line::new(comm, origin, target)?, Line::new(comm, origin, target)?);
+    let (mut one_queue, mut other_queue) = (one.queue(comm)?.commit()?, other.queue(comm)?.commit()?);
+    for number in (0..40).map(|k| seed.wrapping_add(10 * k)) {
+        one.step(&mut one_queue, number)?;
+        if comm.rank().0 == origin {
+            one.step(&mut one_queue, number.wrapping_add(1))?;
+            other.step(&mut other_queue, number)?;
+        } else {
+            other.step(&mut other_queue, number)?;
+            one.step(&mut one_queue, number.wrapping_add(1))?;
+        }
+    }
+    Ok(())
+}
+
+/// Two queues exposed at start share ranges. One is cleared by the target while its origin may still write: the other starts as soon
+/// as the origin has cleared it, too, and not before.
+pub fn a_cleared_queue_blocks_its_rivals_until_its_partners_clear_it(comm: &Comm, _seed: u64) -> anyhow::Result<()> {
+    let (origin, target) = (0, comm.size() - 1);
+    let line = Line::new(comm, origin, target)?;
+    let commit = || {
+        let mut queue = line.queue(comm)?;
+        queue.expose_at_start();
+        queue.commit()
+    };
+    for granted in [true, false] {
+        let (mut cleared, mut rival) = (commit()?, commit()?);
+        line.step(&mut rival, 1)?;
+        if comm.rank().0 == target {
+            let id = cleared.id();
+            if granted {
+                // From here on its origin may write.
+                drop(cleared.start()?);
+            }
+            cleared.clear();
+            if granted {
+                let error = refused(rival.start().map(drop))?;
+                ensure!(matches!(error, Error::RangeBusy { .. }), "another error: {error}");
+                says(&error, &[id.to_string(), "clear".into()])?;
+            }
+            comm.barrier()?;
+        } else {
+            comm.barrier()?;
+            cleared.clear();
+        }
+        comm.barrier()?;
+        line.step(&mut rival, 2)?;
+    }
+    Ok(())
 }

@@ -1,19 +1,21 @@
-//! Ranks that are killed. Each body ends the process of one rank, so it is for jobs of processes alone.
+//! Ranks that are killed, or that the system gives no descriptors: what befalls one process of several, for jobs of processes alone.
 //! The moment of death travels in the victim's last epoch, by a clock that all processes of a host share.
 
 use crate::Body;
-use crate::check::{PATIENCE, refused, says};
-use anyhow::{bail, ensure};
+use crate::check::{PATIENCE, everything_still_works, refused, says, tests_until_refused};
+use anyhow::{Context, bail, ensure};
 use rma::bootstrap::Departure;
 use rma::{Comm, Error, Rank};
-use rustix::process::{Signal, getpid, kill_process};
+use rustix::process::{Resource, Rlimit, Signal, getpid, getrlimit, kill_process, setrlimit};
 use rustix::time::{ClockId, clock_gettime};
+use std::fs::File;
 use std::io::Write;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The bodies of this file.
 pub static FAULTS: &[Body] = &[
     Body { name: "a_killed_origin_is_named_within_a_second", run: a_killed_origin_is_named_within_a_second, fewest: 2 },
+    Body { name: "a_killed_origin_is_named_to_who_only_tests", run: a_killed_origin_is_named_to_who_only_tests, fewest: 2 },
     Body { name: "a_killed_target_is_named_within_a_second", run: a_killed_target_is_named_within_a_second, fewest: 2 },
     Body {
         name: "a_killed_rank_ends_collective_calls_within_a_second",
@@ -21,6 +23,13 @@ pub static FAULTS: &[Body] = &[
         fewest: 2,
     },
 ];
+
+/// A body that leaves every process alive, and needs that each rank has one of its own.
+pub static WITHOUT_DESCRIPTORS: Body = Body {
+    name: "a_commit_without_descriptors_fails_on_every_rank",
+    run: a_commit_without_descriptors_fails_on_every_rank,
+    fewest: 2,
+};
 
 /// Faults in which the test, not a rank, kills something.
 pub static WAITS_FOR_EVER: Body = Body { name: "waits_for_ever", run: waits_for_ever, fewest: 2 };
@@ -50,7 +59,7 @@ fn names_the_dead(error: &Error, victim: u32, died_ns: u64) -> anyhow::Result<()
 
 /// Runs epochs in which the victim writes the time to everyone (or everyone writes to it), then lets it die.
 /// Returns what each survivor's next wait said, and when the victim died.
-fn epochs_then_death(comm: &Comm, victim: u32, survivors_write: bool) -> anyhow::Result<(Error, u64)> {
+fn epochs_then_death(comm: &Comm, victim: u32, survivors_write: bool, only_tests: bool) -> anyhow::Result<(Error, u64)> {
     const LAST: u64 = 20;
     let (me, size) = (comm.rank().0, comm.size());
     let (outbox, inbox) = (comm.window_alloc(8)?, comm.window_alloc(8 * size as usize)?);
@@ -91,7 +100,7 @@ fn epochs_then_death(comm: &Comm, victim: u32, survivors_write: bool) -> anyhow:
             die()?;
         }
     }
-    let error = refused(queue.start()?.wait().map(drop))?;
+    let error = if only_tests { tests_until_refused(queue.start()?)? } else { refused(queue.start()?.wait().map(drop))? };
     for _ in 0..100 {
         others.start()?.wait()?;
     }
@@ -101,14 +110,21 @@ fn epochs_then_death(comm: &Comm, victim: u32, survivors_write: bool) -> anyhow:
 /// Everyone waits for the next put of a rank that was killed.
 pub fn a_killed_origin_is_named_within_a_second(comm: &Comm, _seed: u64) -> anyhow::Result<()> {
     let victim = comm.size() / 2;
-    let (error, died_ns) = epochs_then_death(comm, victim, false)?;
+    let (error, died_ns) = epochs_then_death(comm, victim, false, false)?;
+    names_the_dead(&error, victim, died_ns)
+}
+
+/// The same where everyone looks again and again, and never waits.
+pub fn a_killed_origin_is_named_to_who_only_tests(comm: &Comm, _seed: u64) -> anyhow::Result<()> {
+    let victim = comm.size() / 2;
+    let (error, died_ns) = epochs_then_death(comm, victim, false, true)?;
     names_the_dead(&error, victim, died_ns)
 }
 
 /// Everyone lacks the next credit, and the next put, of a rank that was killed.
 pub fn a_killed_target_is_named_within_a_second(comm: &Comm, _seed: u64) -> anyhow::Result<()> {
     let victim = comm.size() - 1;
-    let (error, died_ns) = epochs_then_death(comm, victim, true)?;
+    let (error, died_ns) = epochs_then_death(comm, victim, true, false)?;
     names_the_dead(&error, victim, died_ns)
 }
 
@@ -122,6 +138,68 @@ pub fn a_killed_rank_ends_collective_calls_within_a_second(comm: &Comm, _seed: u
     let died_ns = times[victim as usize].as_slice().try_into().map(u64::from_ne_bytes)?;
     let error = refused(comm.barrier())?;
     names_the_dead(&error, victim, died_ns)
+}
+
+/// One rank has no descriptor left, so that the backend cannot make its counters, then one, so that it makes them but cannot take
+/// memory over: the commit fails on every rank, on that one with the cause, and with descriptors again the same commit succeeds.
+pub fn a_commit_without_descriptors_fails_on_every_rank(comm: &Comm, _seed: u64) -> anyhow::Result<()> {
+    let (me, size) = (comm.rank().0, comm.size());
+    let poor = size - 1;
+    let (outbox, inbox) = (comm.window_alloc(8)?, comm.window_alloc(8)?);
+    let commit = || {
+        let mut queue = comm.queue_alloc(&inbox)?;
+        queue.push(&comm.declare_write(&inbox, 0, &outbox, 0, 8, (me + 1) % size)?)?.add_origin((me + size - 1) % size)?;
+        queue.commit()
+    };
+    for left in [0, 1] {
+        let few = if me == poor { Some(FewDescriptors::leave(left)?) } else { None };
+        let begin = Instant::now();
+        let outcome = commit().map(drop);
+        let took = begin.elapsed();
+        drop(few);
+        let error = refused(outcome).with_context(|| format!("with {left} descriptors"))?;
+        ensure!(matches!(error, Error::CommitRefused { .. }), "with {left} descriptors another error: {error}");
+        if me == poor {
+            says(&error, &[format!("refused by rank {poor}"), "open files".into()])?;
+        } else {
+            // Who exchanged memory may have seen only that its partner gave up.
+            let text = error.full_text();
+            ensure!(text.contains("open files") || text.contains("could not hand memory over"), "no cause in: {text}");
+        }
+        ensure!(took < PATIENCE / 6, "with {left} descriptors over only after {took:?}");
+        comm.barrier()?;
+    }
+    commit()?.start()?.wait()?;
+    everything_still_works(comm)
+}
+
+/// A process that may open only few files, until this is dropped.
+struct FewDescriptors {
+    held: Vec<File>,
+    old: Rlimit,
+}
+
+impl FewDescriptors {
+    /// Opens files until the system gives this process no more, then closes `left` of them.
+    fn leave(left: usize) -> anyhow::Result<Self> {
+        const ROOM: u64 = 8;
+        let open = std::fs::read_dir("/proc/self/fd")?.count() as u64;
+        let mut few = Self { held: Vec::new(), old: getrlimit(Resource::Nofile) };
+        setrlimit(Resource::Nofile, Rlimit { current: Some(open + ROOM), maximum: few.old.maximum })?;
+        while let Ok(file) = File::open("/dev/null") {
+            few.held.push(file);
+        }
+        ensure!(few.held.len() >= left, "only {} descriptors below the limit of {}", few.held.len(), open + ROOM);
+        few.held.truncate(few.held.len() - left);
+        Ok(few)
+    }
+}
+
+impl Drop for FewDescriptors {
+    fn drop(&mut self) {
+        // Back to what it was, which is never refused.
+        let _ = setrlimit(Resource::Nofile, self.old);
+    }
 }
 
 /// Prints its process id and waits for a put that never comes, so that the test can end ranks or the launcher as it likes.

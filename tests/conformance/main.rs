@@ -34,11 +34,8 @@ fn main() -> anyhow::Result<()> {
         return Ok(());
     }
     let name = cli.body.unwrap_or_default();
-    let body = if name == faults::WAITS_FOR_EVER.name {
-        &faults::WAITS_FOR_EVER
-    } else {
-        body(&name).with_context(|| format!("no body is named {name:?}; --list prints them"))?
-    };
+    let unlisted = [&faults::WAITS_FOR_EVER, &faults::WITHOUT_DESCRIPTORS].into_iter().find(|body| body.name == name);
+    let body = unlisted.or_else(|| body(&name)).with_context(|| format!("no body is named {name:?}; --list prints them"))?;
     let run = |comm: &Comm| {
         let size = comm.size();
         ensure!(body.suits(size), "{name} needs {} ranks or more, the job has {size}", body.fewest);

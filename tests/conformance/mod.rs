@@ -70,6 +70,10 @@ macro_rules! for_each_body {
             exposures_may_differ_between_ranks: 2, credits::exposures_may_differ_between_ranks;
             without_credits_a_program_that_keeps_order_loses_nothing: 1,
                 credits::without_credits_a_program_that_keeps_order_loses_nothing;
+            a_credit_travels_while_its_target_waits_for_another_queue: 2,
+                credits::a_credit_travels_while_its_target_waits_for_another_queue;
+            a_cleared_queue_blocks_its_rivals_until_its_partners_clear_it: 2,
+                credits::a_cleared_queue_blocks_its_rivals_until_its_partners_clear_it;
             test_alone_completes_an_epoch: 1, queues::test_alone_completes_an_epoch;
             start_never_blocks: 2, queues::start_never_blocks;
             queues_and_windows_interleave: 1, queues::queues_and_windows_interleave;
@@ -77,6 +81,7 @@ macro_rules! for_each_body {
             a_cleared_queue_is_committed_again: 1, queues::a_cleared_queue_is_committed_again;
             a_dropped_queue_is_as_good_as_cleared: 1, queues::a_dropped_queue_is_as_good_as_cleared;
             a_put_may_be_in_several_queues: 1, queues::a_put_may_be_in_several_queues;
+            a_wait_moves_on_the_other_queues_in_flight: 2, queues::a_wait_moves_on_the_other_queues_in_flight;
             a_queue_without_puts_and_origins_completes: 1, queues::a_queue_without_puts_and_origins_completes;
             commit_refuses_a_put_whose_target_does_not_expect_it: 2, commit::commit_refuses_a_put_whose_target_does_not_expect_it;
             commit_refuses_an_origin_that_pushes_nothing: 2, commit::commit_refuses_an_origin_that_pushes_nothing;
@@ -88,15 +93,18 @@ macro_rules! for_each_body {
             commit_refuses_credits_on_one_side_only: 2, commit::commit_refuses_credits_on_one_side_only;
             commit_refuses_to_expose_leased_bytes: 1, commit::commit_refuses_to_expose_leased_bytes;
             commit_refuses_sources_that_origins_write: 1, commit::commit_refuses_sources_that_origins_write;
+            commit_refuses_ranges_that_only_this_rank_has_cleared: 2, commit::commit_refuses_ranges_that_only_this_rank_has_cleared;
             different_collective_calls_are_named_on_every_rank: 2, commit::different_collective_calls_are_named_on_every_rank;
             an_allocation_that_fails_on_one_rank_fails_on_all: 1, commit::an_allocation_that_fails_on_one_rank_fails_on_all;
             a_wait_that_times_out_names_what_is_missing: 2, waiting::a_wait_that_times_out_names_what_is_missing;
+            test_alone_times_out_as_a_wait_does: 2, waiting::test_alone_times_out_as_a_wait_does;
             a_wait_for_credit_that_times_out_names_the_target: 2, waiting::a_wait_for_credit_that_times_out_names_the_target;
             a_queue_that_timed_out_is_poisoned_and_can_be_cleared: 2,
                 waiting::a_queue_that_timed_out_is_poisoned_and_can_be_cleared;
             a_dropped_flight_poisons_only_its_queue: 1, waiting::a_dropped_flight_poisons_only_its_queue;
             a_partner_that_clears_early_is_named: 2, waiting::a_partner_that_clears_early_is_named;
             a_target_that_clears_early_is_named: 2, waiting::a_target_that_clears_early_is_named;
+            test_alone_names_a_partner_that_clears_early: 2, waiting::test_alone_names_a_partner_that_clears_early;
             a_rank_that_left_is_named_in_collective_calls: 2, waiting::a_rank_that_left_is_named_in_collective_calls;
             a_rank_that_left_is_named_by_who_waits_for_it: 2, waiting::a_rank_that_left_is_named_by_who_waits_for_it;
             leases_exclude_each_other_where_one_writes: 1, leases::leases_exclude_each_other_where_one_writes;

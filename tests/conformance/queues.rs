@@ -1,7 +1,7 @@
 //! The life of queues side by side: polled, interleaved, in flight together, cleared, dropped and committed again.
 //! All ranks draw the same orders from the seed, or on purpose different ones.
 
-use crate::check::PATIENCE;
+use crate::check::{Line, PATIENCE};
 use crate::exchange::Exchange;
 use crate::plan::{Plan, Shape, all_pairs, ring_plan};
 use anyhow::ensure;
@@ -120,6 +120,40 @@ pub fn queues_in_flight_together_keep_their_epochs_apart(comm: &Comm, seed: u64)
     }
     queues.into_iter().for_each(|queue| drop(queue.clear()));
     exchange.check_at_rest()
+}
+
+/// A put that lacked its credit at its start goes out in the wait for another queue, whose own put needs that this one came: the last
+/// rank waits for the two in the other order.
+pub fn a_wait_moves_on_the_other_queues_in_flight(comm: &Comm, _seed: u64) -> anyhow::Result<()> {
+    let last = comm.size() - 1;
+    let (there, back) = (Line::new(comm, 0, last)?, Line::new(comm, last, 0)?);
+    let (mut there_queue, mut back_queue) = (there.queue(comm)?.commit()?, back.queue(comm)?.commit()?);
+    for round in 0..20 {
+        if comm.rank().0 == 0 {
+            there.step(&mut there_queue, 10 * round + 1)?;
+            there.outbox.write::<u64>(..)?[0] = 10 * round + 2;
+            let first = there_queue.start()?;
+            let second = back_queue.start()?;
+            // The last rank holds what it got, and with it the credit of the first flight, until here.
+            comm.barrier()?;
+            let arrived = second.wait()?;
+            let found = arrived.read::<u64>(&back.inbox, ..)?[0];
+            ensure!(found == 10 * round + 3, "round {round}: {found} came back");
+            drop(arrived);
+            first.wait()?;
+        } else if comm.rank().0 == last {
+            let arrived = there_queue.start()?.wait()?;
+            comm.barrier()?;
+            let found = arrived.read::<u64>(&there.inbox, ..)?[0];
+            ensure!(found == 10 * round + 1, "round {round}: {found} was held");
+            drop(arrived);
+            there.step(&mut there_queue, 10 * round + 2)?;
+            back.step(&mut back_queue, 10 * round + 3)?;
+        } else {
+            comm.barrier()?;
+        }
+    }
+    Ok(())
 }
 
 /// What `clear` returns is an empty queue: other puts make it another one.

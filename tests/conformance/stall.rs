@@ -58,13 +58,29 @@ impl tracing::Subscriber for Events {
     fn exit(&self, _: &span::Id) {}
 }
 
+/// How the target of the stall gets to the end of its epoch.
+#[derive(Clone, Copy, Debug)]
+enum Patience {
+    Waits,
+    Tests,
+}
+
 #[test]
 fn a_stalled_wait_reports_what_is_missing_and_then_ends() {
+    reports_what_is_missing_and_ends(Patience::Waits);
+}
+
+#[test]
+fn a_stall_is_reported_to_who_only_tests() {
+    reports_what_is_missing_and_ends(Patience::Tests);
+}
+
+fn reports_what_is_missing_and_ends(patience: Patience) {
     const FIRST: Duration = Duration::from_millis(40);
     let events = Events::default();
     let mut config = config();
     config.stall_report = FIRST;
-    run_with(config, "a_stalled_wait_reports", 3, 0, move |comm, _| {
+    run_with(config, "a_stall_is_reported", 3, 0, move |comm, _| {
         let (origin, target) = (2, 0);
         let line = Line::new(comm, origin, target)?;
         let mut queue = line.queue_on(comm, Some(1))?.commit()?;
@@ -78,7 +94,16 @@ fn a_stalled_wait_reports_what_is_missing_and_then_ends() {
             ensure!(begin.elapsed() >= 3 * FIRST, "three reports within {:?}", begin.elapsed());
         }
         if comm.rank().0 == target {
-            tracing::subscriber::with_default(events.clone(), || line.step(&mut queue, 2))?;
+            tracing::subscriber::with_default(events.clone(), || match patience {
+                Patience::Waits => line.step(&mut queue, 2),
+                Patience::Tests => {
+                    let mut flight = queue.start()?;
+                    eventually("the late put", || Ok(flight.test()?))?;
+                    let found = flight.wait()?.read::<u64>(&line.inbox, ..)?[0];
+                    ensure!(found == 2, "{found} instead of 2");
+                    Ok(())
+                }
+            })?;
             let (reports, elapsed) = (events.with("no arrival"), begin.elapsed());
             for report in &reports {
                 let missing = format!("no arrival from origin {origin} on rail 1 (rank {origin} is alive, at epoch 1)");

@@ -1,10 +1,10 @@
 //! No silent hang: who waits for something that does not come learns what, from whom, and whether that one is alive.
 //! Times are short and per queue; no rank relies on another being slow.
 
-use crate::check::{Line, PATIENCE, everything_still_works, refused, says};
+use crate::check::{Line, PATIENCE, everything_still_works, refused, says, tests_until_refused};
 use anyhow::{bail, ensure};
 use rma::bootstrap::Departure;
-use rma::{Comm, Error, Rank};
+use rma::{Comm, Epoch, Error, Rank};
 use std::time::{Duration, Instant};
 
 const SHORT: Duration = Duration::from_millis(200);
@@ -33,6 +33,29 @@ pub fn a_wait_that_times_out_names_what_is_missing(comm: &Comm, _seed: u64) -> a
                 format!("no arrival from origin {origin} on rail {rail} (rank {origin} is alive, at epoch 11)"),
             ],
         )?;
+    }
+    comm.barrier()?;
+    queue.clear();
+    everything_still_works(comm)
+}
+
+/// The deadline of a queue counts for a program that looks again and again instead of waiting.
+pub fn test_alone_times_out_as_a_wait_does(comm: &Comm, _seed: u64) -> anyhow::Result<()> {
+    let (origin, target) = (comm.size() - 1, 0);
+    let line = Line::new(comm, origin, target)?;
+    let mut queue = line.queue(comm)?;
+    queue.timeout(Some(SHORT));
+    let mut queue = queue.commit()?;
+    line.step(&mut queue, 1)?;
+    if comm.rank().0 == target {
+        let begin = Instant::now();
+        let error = tests_until_refused(queue.start()?)?;
+        let Error::WaitTimeout { epoch, waited, .. } = &error else { bail!("another error: {error}") };
+        ensure!(epoch.0 == 2, "at {epoch} instead of epoch 2");
+        ensure!(*waited >= SHORT && *waited <= begin.elapsed(), "waited {waited:?} of {:?}", begin.elapsed());
+        ensure!(begin.elapsed() < PATIENCE / 6, "only after {:?}", begin.elapsed());
+        says(&error, &[format!("no arrival from origin {origin} on rail"), format!("(rank {origin} is alive, at epoch 1)")])?;
+        says(&refused(queue.start().map(drop))?, &[error.to_string()])?;
     }
     comm.barrier()?;
     queue.clear();
@@ -128,9 +151,28 @@ pub fn a_partner_that_clears_early_is_named(comm: &Comm, _seed: u64) -> anyhow::
     }
     if comm.rank().0 == target {
         let error = refused(queue.start()?.wait().map(drop))?;
-        ensure!(matches!(&error, Error::PeerCleared { rank, .. } if *rank == Rank(origin)), "another error: {error}");
-        says(&error, &[format!("rank {origin} cleared"), queue.id().to_string(), format!("arrival from origin {origin}")])?;
+        let named = matches!(&error, Error::PeerCleared { rank, epoch: Some(Epoch(3)), .. } if *rank == Rank(origin));
+        ensure!(named, "another error: {error}");
+        let cleared = format!("rank {origin} cleared {} after epoch 3", queue.id());
+        says(&error, &[cleared, format!("arrival from origin {origin}")])?;
         says(&refused(queue.start().map(drop))?, &[error.to_string()])?;
+    }
+    queue.clear();
+    everything_still_works(comm)
+}
+
+/// The same for a target that only tests.
+pub fn test_alone_names_a_partner_that_clears_early(comm: &Comm, _seed: u64) -> anyhow::Result<()> {
+    let (origin, target) = (comm.size() - 1, 0);
+    let line = Line::new(comm, origin, target)?;
+    let mut queue = line.queue(comm)?.commit()?;
+    line.step(&mut queue, 1)?;
+    if comm.rank().0 == target {
+        let begin = Instant::now();
+        let error = tests_until_refused(queue.start()?)?;
+        let named = matches!(&error, Error::PeerCleared { rank, epoch: Some(Epoch(1)), .. } if *rank == Rank(origin));
+        ensure!(named, "another error: {error}");
+        ensure!(begin.elapsed() < PATIENCE / 6, "only after {:?}", begin.elapsed());
     }
     queue.clear();
     everything_still_works(comm)

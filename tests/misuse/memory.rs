@@ -19,6 +19,37 @@ fn leases_that_are_not_whole_aligned_elements() {
     assert_eq!(window.read::<f64>(96..96).expect("none").len(), 0);
 }
 
+/// Aligned more strictly than a page of memory is.
+#[derive(Clone, Copy, Debug, bytemuck::Zeroable, bytemuck::Pod)]
+#[repr(C, align(16384))]
+struct Coarse([u8; 16384]);
+
+#[test]
+fn leases_that_are_aligned_in_the_window_but_not_in_memory() {
+    const ALIGN: usize = align_of::<Coarse>();
+    let comm = alone();
+    for pages in 0..4 {
+        let window = comm.window_alloc(3 * ALIGN + 4096 * pages).expect("a window");
+        let address = std::ptr::from_ref(&window.read::<u8>(..1).expect("a byte")[0]).addr();
+        // Of four neighboring pages one is aligned, wherever the window lies.
+        for begin in [0, 4096, 8192, 12288] {
+            let bytes = begin..begin + ALIGN;
+            if (address + begin).is_multiple_of(ALIGN) {
+                let lease = window.read::<Coarse>(bytes.clone()).expect("aligned in memory");
+                assert!(lease.as_ptr().is_aligned() && lease.len() == 1);
+                drop(lease);
+                window.write::<Coarse>(bytes).expect("aligned in memory")[0].0.fill(1);
+            } else {
+                let words = [&*format!("bytes {}..{}", bytes.start, bytes.end), "Coarse", "multiple of 16384"];
+                for refusal in [window.read::<Coarse>(bytes.clone()).map(drop), window.write::<Coarse>(bytes.clone()).map(drop)] {
+                    let error = refused(refusal, &words);
+                    assert!(matches!(error, Error::Invalid { .. }), "{error:?}");
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn leases_outside_the_window() {
     let comm = alone();

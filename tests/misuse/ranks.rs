@@ -3,7 +3,7 @@
 use crate::refused;
 use rma::bootstrap::threads::group;
 use rma::shm::{ShmBackend, ThreadSpace};
-use rma::{Comm, Config, Error};
+use rma::{Comm, Config, Error, Rank};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,6 +24,40 @@ fn options_that_cannot_be() {
         refused(Comm::alone(config.clone()), &words);
         refused(Comm::threads_with(2, config, |_| ()), &words);
     }
+}
+
+#[test]
+fn a_stall_report_without_end() {
+    let mut config = Config::default();
+    config.stall_report = Duration::ZERO;
+    let words = ["stall_report", "0", "Duration::MAX"];
+    refused(Comm::alone(config.clone()), &words);
+    refused(Comm::threads_with(2, config.clone(), |_| ()), &words);
+    config.stall_report = Duration::MAX;
+    Comm::alone(config).expect("never is a time");
+}
+
+#[test]
+fn two_groups_that_share_a_space_keep_their_memory_apart() {
+    let space = ThreadSpace::new(1);
+    let comms = [(); 2].map(|()| {
+        let boot = group(1).pop().map(Arc::new).expect("a group of one");
+        let backend = ShmBackend::threads(space.clone(), Rank(0), &Config::default());
+        // SAFETY: the library's own backend and bootstrap; the space is made to be shared.
+        #[expect(unsafe_code, reason = "groups that share a space have to be put together by hand")]
+        unsafe { Comm::new(Arc::new(backend), boot, Config::default()) }.expect("a place")
+    });
+    // In the same order on both, so that nothing but the space can tell their memory apart.
+    let windows = comms.each_ref().map(|comm| [(); 2].map(|()| comm.window_alloc(8).expect("a window")));
+    for (number, (comm, [outbox, inbox])) in (7..).zip(comms.iter().zip(&windows)) {
+        let mut queue = comm.queue_alloc(inbox).expect("a queue");
+        queue.push(&comm.declare_write(inbox, 0, outbox, 0, 8, 0).expect("a put")).expect("pushed").add_origin(0).expect("added");
+        outbox.write::<u64>(..).expect("free")[0] = number;
+        let mut queue = queue.commit().expect("committed");
+        queue.start().and_then(|flight| flight.wait()).map(drop).expect("one put");
+    }
+    let found = windows.each_ref().map(|[_, inbox]| inbox.read::<u64>(..).expect("cleared")[0]);
+    assert_eq!(found, [7, 8]);
 }
 
 #[test]

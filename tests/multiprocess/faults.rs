@@ -1,5 +1,6 @@
 //! Ranks and launchers that are killed, and launchers that disagree. Nobody hangs, everybody says who is missing, nothing is left.
 
+use crate::bodies::run_all;
 use crate::job::{Job, Outcome, all_end, command, turn};
 use rma_tests::{SIZES, faults};
 use rustix::process::{Pid, Signal, kill_process};
@@ -32,6 +33,16 @@ fn survivors(outcome: &Outcome) -> usize {
 #[test]
 fn a_killed_origin_is_named_within_a_second() {
     survivors_name_the_dead("a_killed_origin_is_named_within_a_second");
+}
+
+#[test]
+fn a_killed_origin_is_named_to_who_only_tests() {
+    survivors_name_the_dead("a_killed_origin_is_named_to_who_only_tests");
+}
+
+#[test]
+fn a_commit_without_descriptors_fails_on_every_rank() {
+    run_all(&faults::WITHOUT_DESCRIPTORS);
 }
 
 #[test]
