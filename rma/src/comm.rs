@@ -2,12 +2,12 @@
 //! Owns the numbering of collective objects and the queues that were cleared but whose partners have not cleared them yet.
 
 use crate::backend::{Backend, Committed, WindowMem};
-use crate::bootstrap::{Objection, tcp::TcpBootstrap, threads};
+use crate::bootstrap::{self, Objection, threads};
 use crate::config::Place;
-use crate::fault::Faulty;
+use crate::fault::{FaultPlan, Faulty};
 use crate::lifecycle::{Lifecycle, Phase};
 use crate::queue::Open;
-use crate::shm::{ShmBackend, ThreadSpace, inherit};
+use crate::shm::{ShmBackend, ThreadSpace};
 use crate::trace::Traced;
 use crate::window::WindowInner;
 use crate::{Bootstrap, Config, Deadline, Error, MsgHandle, Purpose, QueueId, Rank, Result, RmaQueue, RmaWindow};
@@ -15,7 +15,6 @@ use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// A rank's place in its job: which rank it is, of how many, and how it reaches the others.
@@ -69,8 +68,6 @@ impl fmt::Debug for CommInner {
     }
 }
 
-static JOINED: AtomicBool = AtomicBool::new(false);
-
 impl Comm {
     /// The place that the environment gives: under `rma run` one of its ranks, otherwise alone as rank 0 of 1.
     ///
@@ -93,12 +90,8 @@ impl Comm {
 
     /// One rank of a job of processes on this host. A process can join one job, once.
     pub fn join(place: &Place, config: Config) -> Result<Self> {
-        config.check()?;
-        if JOINED.swap(true, Ordering::Relaxed) {
-            return Err(Error::Launch("this process has joined its job already; make one Comm and use it for everything".into()));
-        }
+        let boot = bootstrap::join(place, &config)?;
         let deadline = Deadline::after(config.setup_timeout).of(Purpose::SetUp);
-        let boot: Arc<dyn Bootstrap> = Arc::new(TcpBootstrap::join(place, inherit::listener(place)?, deadline)?);
         let backend = ShmBackend::processes(&*boot, place.token, &config, deadline)?;
         Self::over(Arc::new(backend), boot, config)
     }
@@ -117,6 +110,11 @@ impl Comm {
     pub(crate) fn over(backend: Arc<dyn Backend>, boot: Arc<dyn Bootstrap>, config: Config) -> Result<Self> {
         config.check()?;
         let (rank, size) = (boot.rank(), boot.size());
+        if let Some(FaultPlan { victim: Some((victim, ..)), .. }) = config.faults
+            && victim.0 >= size
+        {
+            return Err(Error::NoSuchRank { what: "victim in RMA_FAULTS", rank: victim, size });
+        }
         let backend = decorate(backend, rank, &config);
         let inner = CommInner {
             rank,
@@ -169,12 +167,17 @@ impl Comm {
     }
 
     /// Collective: a window in which this rank has `bytes` bytes, all zero. The ranks may differ in length, also zero.
+    ///
+    /// [`Error::Limit`] when the ranks' parts together are more than there is memory for; [`Error::CollectiveFailed`] when another
+    /// rank's part could not be made, so that none is.
     pub fn window_alloc(&self, bytes: usize) -> Result<RmaWindow> {
         RmaWindow::alloc(&self.inner, bytes)
     }
 
     /// Declares a put of `len_bytes` bytes: from `source_offset` of this rank's part of `source` to `target_offset` of the part
     /// that `target` has of `window`. Offsets are in bytes. For several blocks at equal distances see [`MsgHandle::blocks`].
+    ///
+    /// [`Error::OutOfRange`] when a range is not inside its window, [`Error::NoSuchRank`] when there is no such target.
     pub fn declare_write(
         &self,
         window: &RmaWindow,

@@ -69,7 +69,10 @@ pub enum Error {
     },
 
     /// A partner cleared the queue before this epoch.
-    #[error("{rank} cleared {queue}{}, so {missing} cannot come; every partner must start a queue equally often", after(.epoch))]
+    #[error(
+        "{rank} cleared or dropped {queue}{}, so {missing} cannot come; every partner must start a queue equally often, or {rank} \
+         returned early: look at what it says", after(.epoch)
+    )]
     PeerCleared {
         /// Who cleared it.
         rank: Rank,
@@ -104,7 +107,7 @@ pub enum Error {
     },
 
     /// A call that the life of a queue does not allow now.
-    #[error("{call} refused on {queue}: {reason}")]
+    #[error("{queue} does not allow {call}: {reason}")]
     QueueState {
         /// The queue.
         queue: QueueId,
@@ -126,8 +129,10 @@ pub enum Error {
     },
 
     /// Window memory that cannot be touched now.
-    #[error("bytes {}..{} of {window} cannot be {access} now: {reason}", .bytes.start, .bytes.end)]
+    #[error("bytes {}..{} of {window} on {rank} cannot be {access} now: {reason}", .bytes.start, .bytes.end)]
     RangeBusy {
+        /// This rank.
+        rank: Rank,
         /// The window.
         window: WindowId,
         /// The bytes asked for.
@@ -154,7 +159,7 @@ pub enum Error {
     },
 
     /// A rank that the job does not have.
-    #[error("{what}: there is no {rank}, the job has {size} (0 to {})", .size - 1)]
+    #[error("{what}: there is no {rank}, the job has {size} ranks (0 to {})", .size - 1)]
     NoSuchRank {
         /// Where it was named.
         what: &'static str,
@@ -165,7 +170,7 @@ pub enum Error {
     },
 
     /// A rail that the backend does not have.
-    #[error("{what}: there is no {rail}, the {backend} backend has {rails}; set RMA_RAILS to have more")]
+    #[error("{what}: there is no {rail}, the {backend} backend has {rails} rails; set RMA_RAILS to have more")]
     NoSuchRail {
         /// Where it was named.
         what: &'static str,

@@ -22,7 +22,7 @@ impl Comm {
                 what: "number of thread ranks",
                 asked: size.into(),
                 limit: MOST.into(),
-                mend: "use 1 or more ranks as threads, and `rma run` for more".into(),
+                mend: "use 1 to 4096 (RMA_RANKS, or the program's own number), and `rma run` for more".into(),
             });
         }
         config.check()?;
@@ -62,7 +62,8 @@ impl Comm {
     }
 
     /// Runs `program` in the place that the environment gives (under `rma run`), or else on `ranks` ranks as threads
-    /// (`RMA_RANKS` overrides the number). Of several failures the one that came first is returned.
+    /// (`RMA_RANKS` overrides the number; under a launcher it is the launcher's). Of several failures the one that came first is
+    /// returned. The error type is the program's own: let `main` return it, or end the closure with `Ok::<(), rma::Error>(())`.
     ///
     /// ```
     /// rma::Comm::launch(2, |comm| {

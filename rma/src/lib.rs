@@ -61,6 +61,7 @@ pub mod trace;
 mod window;
 
 pub use bootstrap::Bootstrap;
+pub use bytemuck::{self, Pod, Zeroable};
 pub use comm::Comm;
 pub use config::Config;
 pub use deadline::{Deadline, Purpose};

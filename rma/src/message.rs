@@ -48,7 +48,10 @@ impl MsgHandle {
         Ok(message)
     }
 
-    /// The same put over a rail of the program's choice; without it the queue chooses.
+    /// The same put over a rail of the program's choice. Without it the queue chooses: the rail with the fewest bytes so far where
+    /// rails work in parallel ([`Caps`](crate::backend::Caps)), else rail 0, which saves notifications.
+    ///
+    /// [`Error::NoSuchRail`] when the backend has fewer.
     pub fn rail(mut self, rail: impl Into<Rail>) -> Result<Self> {
         let rail = rail.into();
         let caps = self.source.comm.backend.caps();
@@ -61,6 +64,8 @@ impl MsgHandle {
 
     /// `count` blocks, each as long as was declared: read `source_stride` bytes apart, written `target_stride` bytes apart
     /// (from the start of a block to the start of the next).
+    ///
+    /// [`Error::OutOfRange`] when the last block ends behind a window, [`Error::Invalid`] when target blocks overlap.
     pub fn blocks(mut self, count: usize, source_stride: usize, target_stride: usize) -> Result<Self> {
         let block_bytes = self.source_blocks.block_bytes;
         for (blocks, stride) in [(&mut self.source_blocks, source_stride), (&mut self.target_blocks, target_stride)] {

@@ -53,10 +53,10 @@ struct HaloOptions {
 
 #[derive(Clone, Debug, Args)]
 struct Options {
-    /// How many ranks; 2 for put
+    /// How many ranks (a ping-pong has 2)
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=4096))]
     ranks: u32,
-    /// Sizes of a message in bytes, as in 8,1K,1M
+    /// Sizes in bytes of a message (page-tables: of a window), as in 8,1K,1M
     #[arg(long, value_delimiter = ',', value_parser = size, default_value = "8,1K,4K,64K,1M")]
     bytes: Vec<usize>,
     /// Ranks as threads of one process, or as processes
@@ -77,7 +77,7 @@ struct Options {
     /// About how long one timing takes, in milliseconds
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=60_000))]
     batch_ms: u64,
-    /// Leave it to the system on which core a rank runs; without it, ranks get a core each if there are enough
+    /// Leave it to the system on which core a rank runs; by default each is bound to one if there are enough
     #[arg(long)]
     no_bind: bool,
     /// Lines for programs instead of a table

@@ -20,7 +20,8 @@ impl<'a> Report<'a> {
             println!("bench,backend,mode,ranks,rails,bytes,iterations,median_us,min_us,max_us");
         } else if report.speaks {
             let (mode, rails) = (options.mode.name(), options.rails);
-            println!("{bench}: {unit}, {} ranks as {mode}, {} backend, {rails} rail(s)", report.ranks, report.backend);
+            let rails = if rails == 1 { "1 rail".to_owned() } else { format!("{rails} rails") };
+            println!("{bench}: {unit}, {} ranks as {mode}, {} backend, {rails}", report.ranks, report.backend);
             println!("{:>10}  {:>12}  {:>12}  {:>12}  {:>10}", "bytes", "median us", "min us", "max us", "MB/s");
         }
         report

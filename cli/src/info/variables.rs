@@ -71,7 +71,9 @@ impl Variables {
         let is_known = |name: &str| own.iter().any(|variable| variable.name == name);
         let unknown = set.keys().filter(|name| name.starts_with("RMA_") && !is_known(name));
         let meant = |name: &str| {
-            let near = own.iter().map(|variable| (distance(name, variable.name), variable.name)).min();
+            // What a launcher sets is never what somebody meant to set by hand.
+            let by_hand = own.iter().take_while(|variable| variable.name != "RMA_RANK");
+            let near = by_hand.map(|variable| (distance(name, variable.name), variable.name)).min();
             near.filter(|(distance, _)| *distance <= 2).map(|(_, name)| name)
         };
         let launchers =

@@ -16,7 +16,25 @@ mod failure;
 pub mod tcp;
 pub mod threads;
 
-use crate::{Deadline, Rank, Result};
+use crate::config::Place;
+use crate::shm::inherit;
+use crate::{Config, Deadline, Error, Purpose, Rank, Result};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Whether this process has taken its place in a job.
+static JOINED: AtomicBool = AtomicBool::new(false);
+
+/// Takes the place in a job of processes that [`Config::from_env`] found, over the listener that `rma run` left for rank 0 if it
+/// did. What a backend makes its `Comm` of. A process can join one job, once.
+pub fn join(place: &Place, config: &Config) -> Result<Arc<dyn Bootstrap>> {
+    config.check()?;
+    if JOINED.swap(true, Ordering::Relaxed) {
+        return Err(Error::Launch("this process has joined its job already; make one Comm and use it for everything".into()));
+    }
+    let deadline = Deadline::after(config.setup_timeout).of(Purpose::SetUp);
+    Ok(Arc::new(tcp::TcpBootstrap::join(place, inherit::listener(place)?, deadline)?))
+}
 
 /// Why a rank is no longer there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -108,9 +108,8 @@ fn judge_offer(expected: &Expectation<'_>, origin: Rank, offer: &Offer) -> Resul
     }
     if !expected.origins.contains(&origin) {
         return Err(format!(
-            "{origin} pushes {} puts to {rank}, but {rank} did not add {origin} as an origin; call add_origin({}) there, or push \
-             nothing",
-            offer.puts.len(),
+            "{origin} pushes {} to {rank}, but {rank} did not add {origin} as an origin; call add_origin({}) there, or push nothing",
+            if offer.puts.len() == 1 { "a put".to_owned() } else { format!("{} puts", offer.puts.len()) },
             origin.0
         ));
     }

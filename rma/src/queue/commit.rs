@@ -206,6 +206,7 @@ impl ClaimsInMaking {
             let incoming = accepted.ranges.get(&window_id).cloned().unwrap_or_default();
             if let Some(bytes) = sources.overlap_set(&incoming) {
                 return Err(Error::RangeBusy {
+                    rank: open.comm.rank,
                     window: window_id,
                     bytes: bytes.start as usize..bytes.end as usize,
                     access: "committed",

@@ -59,7 +59,8 @@ impl<'q> InFlight<'q> {
         Ok(self.done)
     }
 
-    /// Waits until this rank's puts are complete and every origin's have arrived. An error makes the queue unusable.
+    /// Waits until this rank's puts are complete and every origin's have arrived. An error makes the queue unusable:
+    /// [`Error::PeerLost`], [`Error::PeerCleared`], or, if a deadline was asked for, [`Error::WaitTimeout`].
     #[inline]
     pub fn wait(mut self) -> Result<Arrived<'q>> {
         let Some(queue) = self.queue.take() else { unreachable!("bug: a flight without a queue") };
@@ -86,8 +87,8 @@ impl Ready {
     #[cold]
     fn abandon(&mut self) {
         let epoch = self.life.get().epoch();
-        let reason = format!("the flight of {epoch} was dropped without a wait");
-        self.fail(Error::QueueState { queue: self.id, call: "drop", reason });
+        let reason = format!("the flight of {epoch} was dropped; wait for every flight");
+        self.fail(Error::QueueState { queue: self.id, call: "leaving a flight without a wait", reason });
     }
 }
 

@@ -148,7 +148,7 @@ impl RmaQueue<Open> {
         Ok(self)
     }
 
-    /// Adds a put to the chain. The same put may be in several queues.
+    /// Adds a put to the chain. The same put may be in several queues. [`Error::Invalid`] when a window of it was freed.
     pub fn push(&mut self, put: &MsgHandle) -> Result<&mut Self> {
         self.check_window("window of push", &put.window)?;
         self.check_window("source of push", &put.source)?;
@@ -197,7 +197,8 @@ impl RmaQueue<Open> {
     }
 
     /// Collective over all ranks of the `Comm`: partners agree on every range, keys travel to those who will write, and the chain
-    /// is built. Either it is committed on every rank, or every rank gets an error that names both sides of the disagreement.
+    /// is built. Either it is committed on every rank, or every rank gets an error that names both sides of the disagreement:
+    /// [`Error::CommitRefused`] for what does not fit together, [`Error::SetupTimeout`] and [`Error::PeerLost`] for who is missing.
     pub fn commit(self) -> Result<RmaQueue<Ready>> {
         commit::commit(self.state).map(|state| RmaQueue { state })
     }

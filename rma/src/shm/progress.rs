@@ -317,7 +317,7 @@ impl Committed for ShmCommitted {
             let copies = lane.copies.len();
             let _ = writeln!(
                 text,
-                "to {} on {}: {copies} copies, {bytes} bytes ({strided} with gaps, copied as they are), then one notification",
+                "to {} on {}: {bytes} bytes in {copies} put(s), {strided} of them with gaps and copied as they are; then one notification",
                 lane.target, lane.rail
             );
         }
@@ -325,7 +325,7 @@ impl Committed for ShmCommitted {
             let _ = writeln!(text, "from {} on {}: one notification", expected.origin, expected.rail);
         }
         let waiting = if self.crowded { "spin, yield, then sleep (more ranks than cores)" } else { "spin (a core for every rank)" };
-        let _ = writeln!(text, "waiting: {waiting}");
+        let _ = write!(text, "waiting: {waiting}");
         text
     }
 }

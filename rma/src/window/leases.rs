@@ -3,6 +3,7 @@
 
 use super::claims::Claim;
 use super::{RmaWindow, WindowInner};
+use crate::lifecycle::Phase;
 use crate::{Error, QueueId, Rank, Result};
 use bytemuck::Pod;
 use std::marker::PhantomData;
@@ -43,7 +44,10 @@ impl Access {
                 return Some(if claim.retiring.get() {
                     Busy::Retiring(format!("partners that have not cleared {queue} yet may still write it; clear it on every rank"))
                 } else {
-                    Busy::Held(format!("origins of {queue} may write it; use what its wait returns, or clear the queue"))
+                    Busy::Held(match claim.life.get().phase() {
+                        Phase::Failed => format!("origins of {queue}, which has failed, may still write it; clear the queue"),
+                        _ => format!("origins of {queue} may write it; use what its wait returns, or clear the queue"),
+                    })
                 });
             }
             if writes && claim.is_reading() && claim.sources.overlap(bytes).is_some() {
@@ -256,7 +260,11 @@ fn resolve(window: &WindowInner, bytes: impl RangeBounds<usize>) -> Result<Range
         Bound::Excluded(&end) => end as u128,
         Bound::Unbounded => len_bytes as u128,
     };
-    if start > end || end > len_bytes as u128 {
+    if start > end {
+        let reason = format!("bytes {start}..{end} of {} end before they begin; give the smaller number first", window.id);
+        return Err(Error::Invalid { what: "range of a lease", reason });
+    }
+    if end > len_bytes as u128 {
         let rank: Rank = window.comm.rank;
         return Err(Error::OutOfRange { what: "lease", window: window.id, rank, bytes: start..end, len_bytes: len_bytes as u64 });
     }

@@ -40,12 +40,22 @@ pub(crate) struct WindowInner {
 }
 
 /// A window that could not be freed, and why.
-#[derive(Debug, thiserror::Error)]
-#[error("{error}")]
+#[derive(Debug)]
 pub struct FreeError {
-    #[source]
     error: Error,
     window: ThreadBound<RmaWindow>,
+}
+
+impl std::fmt::Display for FreeError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl std::error::Error for FreeError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.error.source()
+    }
 }
 
 impl FreeError {
@@ -96,7 +106,7 @@ impl RmaWindow {
         let limit = comm.backend.caps().max_window_bytes;
         if let Some((rank, &asked)) = bytes_by_rank.iter().enumerate().find(|&(_, &asked)| asked > limit) {
             let mend = format!("allocate less on rank {rank}, or use several windows");
-            return Err(Error::Limit { what: "window of bytes", asked, limit, mend });
+            return Err(Error::Limit { what: "window length in bytes,", asked, limit, mend });
         }
         let spec = WindowSpec { id, bytes_by_rank: &bytes_by_rank };
         comm.all_or_none(CALL, comm.backend.admit(&spec), deadline)?;
@@ -162,6 +172,7 @@ impl WindowInner {
     /// Adds the claim of a queue that is about to be committed, or says what stands against it.
     pub(crate) fn add_claim(&self, claim: &Rc<Claim>, deadline: Deadline) -> Result<()> {
         let busy = |bytes: Range<u64>, reason| Error::RangeBusy {
+            rank: self.comm.rank,
             window: self.id,
             bytes: bytes.start as usize..bytes.end as usize,
             access: "committed",
@@ -214,7 +225,13 @@ impl WindowInner {
         // Partners may have cleared meanwhile what stood in the way.
         self.comm.reap();
         let Some((bytes, reason)) = self.access.borrow().start_blocker(claim) else { return Ok(()) };
-        Err(Error::RangeBusy { window: self.id, bytes: bytes.start as usize..bytes.end as usize, access: "started on", reason })
+        Err(Error::RangeBusy {
+            rank: self.comm.rank,
+            window: self.id,
+            bytes: bytes.start as usize..bytes.end as usize,
+            access: "used by a start",
+            reason,
+        })
     }
 
     /// Waits as long as only partners that are about to clear a queue stand in the way.
@@ -230,6 +247,7 @@ impl WindowInner {
                 Some(Busy::Retiring(reason) | Busy::Held(reason)) => reason,
             };
             return Err(Error::RangeBusy {
+                rank: self.comm.rank,
                 window: self.id,
                 bytes: bytes.start as usize..bytes.end as usize,
                 access: if writes { "written" } else { "read" },
