@@ -143,12 +143,17 @@ pub fn a_killed_rank_ends_collective_calls_within_a_second(comm: &Comm, _seed: u
 /// One rank has no descriptor left, so that the backend cannot make its counters, then one, so that it makes them but cannot take
 /// memory over: the commit fails on every rank, on that one with the cause, and with descriptors again the same commit succeeds.
 pub fn a_commit_without_descriptors_fails_on_every_rank(comm: &Comm, _seed: u64) -> anyhow::Result<()> {
+    const WINDOWS: usize = 3;
     let (me, size) = (comm.rank().0, comm.size());
     let poor = size - 1;
-    let (outbox, inbox) = (comm.window_alloc(8)?, comm.window_alloc(8)?);
+    let outbox = comm.window_alloc(8)?;
+    let inboxes = (0..WINDOWS).map(|_| comm.window_alloc(8)).collect::<rma::Result<Vec<_>>>()?;
     let commit = || {
-        let mut queue = comm.queue_alloc(&inbox)?;
-        queue.push(&comm.declare_write(&inbox, 0, &outbox, 0, 8, (me + 1) % size)?)?.add_origin((me + size - 1) % size)?;
+        let mut queue = comm.queue_alloc(&outbox)?;
+        queue.add_origin((me + size - 1) % size)?;
+        for inbox in &inboxes {
+            queue.expose(inbox)?.push(&comm.declare_write(inbox, 0, &outbox, 0, 8, (me + 1) % size)?)?;
+        }
         queue.commit()
     };
     for left in [0, 1] {
