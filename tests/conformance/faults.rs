@@ -143,7 +143,8 @@ pub fn a_killed_rank_ends_collective_calls_within_a_second(comm: &Comm, _seed: u
 /// One rank has no descriptor left, so that the backend cannot make its counters, then one, so that it makes them but cannot take
 /// memory over: the commit fails on every rank, on that one with the cause, and with descriptors again the same commit succeeds.
 pub fn a_commit_without_descriptors_fails_on_every_rank(comm: &Comm, _seed: u64) -> anyhow::Result<()> {
-    const WINDOWS: usize = 3;
+    // More than a socket holds, so that this rank fails before it has handed over all that its partner waits for.
+    const WINDOWS: usize = 40;
     let (me, size) = (comm.rank().0, comm.size());
     let poor = size - 1;
     let outbox = comm.window_alloc(8)?;

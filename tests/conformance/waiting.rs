@@ -153,7 +153,7 @@ pub fn a_partner_that_clears_early_is_named(comm: &Comm, _seed: u64) -> anyhow::
         let error = refused(queue.start()?.wait().map(drop))?;
         let named = matches!(&error, Error::PeerCleared { rank, epoch: Some(Epoch(3)), .. } if *rank == Rank(origin));
         ensure!(named, "another error: {error}");
-        let cleared = format!("rank {origin} cleared {} after epoch 3", queue.id());
+        let cleared = format!("rank {origin} cleared or dropped {} after epoch 3", queue.id());
         says(&error, &[cleared, format!("arrival from origin {origin}")])?;
         says(&refused(queue.start().map(drop))?, &[error.to_string()])?;
     }

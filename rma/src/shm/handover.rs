@@ -26,6 +26,9 @@ const HEADER_BYTES: usize = 16 + 4 + 4 + 4 + 8;
 /// How often peers are looked at while nothing comes.
 const LOOK: Duration = Duration::from_millis(20);
 
+/// How long a rank that has failed tries to tell its partners, all of them together.
+const GIVEN_UP_IN: Duration = Duration::from_secs(1);
+
 /// In place of a region: the sender has given up.
 const NOTHING: RegionId = RegionId(u32::MAX);
 
@@ -83,7 +86,8 @@ impl Handover {
             let mut partners: Vec<_> = outgoing.iter().map(|(to, ..)| *to).chain(incoming.iter().map(|(from, _)| *from)).collect();
             partners.sort_unstable();
             partners.dedup();
-            partners.into_iter().for_each(|partner| self.give_up(queue, partner));
+            let patience = Deadline::after(GIVEN_UP_IN.min(deadline.left(GIVEN_UP_IN)));
+            partners.into_iter().for_each(|partner| self.give_up(queue, partner, patience));
         }
         exchanged
     }
@@ -152,13 +156,20 @@ impl Handover {
         Ok(())
     }
 
-    /// Tells a partner that this rank's part has failed, as well as can be done: what does not fit into its socket now, it finds
-    /// out by its deadline.
-    fn give_up(&self, queue: QueueId, to: Rank) {
+    /// Tells a partner that this rank's part has failed. Its socket may be full, of what this rank sent before: it makes room as long
+    /// as it takes part, and if it does not, it needs no telling.
+    fn give_up(&self, queue: QueueId, to: Rank, patience: Deadline) {
         let Some(address) = self.addresses.get(to.index()) else { return };
         let header = Header { from: self.rank, queue, region: NOTHING, len_bytes: 0 }.encode(self.token);
-        let mut control = SendAncillaryBuffer::default();
-        let _ = rustix::net::sendmsg_addr(&self.socket, address, &[IoSlice::new(&header)], &mut control, SendFlags::NOSIGNAL);
+        loop {
+            let mut control = SendAncillaryBuffer::default();
+            let sent =
+                rustix::net::sendmsg_addr(&self.socket, address, &[IoSlice::new(&header)], &mut control, SendFlags::NOSIGNAL);
+            if !matches!(sent, Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS)) || patience.is_over() {
+                return;
+            }
+            std::thread::park_timeout(patience.left(Duration::from_millis(1)));
+        }
     }
 
     /// Whether the receiver had room.

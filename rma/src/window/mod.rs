@@ -179,7 +179,7 @@ impl WindowInner {
             reason,
         };
         // All ranks are in this commit, so whoever was to clear a queue before it has done so; that may take a moment to be seen.
-        let patience = Deadline::after(CLEARED_IN.min(deadline.left(CLEARED_IN)));
+        let patience = Deadline::after(CLEARED_IN.min(deadline.left(2 * CLEARED_IN) / 2));
         let clash = |access: &Access| access.claims.iter().find_map(|other| Some((claim.clash(other)?, other.retiring.get())));
         loop {
             let clash = clash(&self.access.borrow());
