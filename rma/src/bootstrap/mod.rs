@@ -4,8 +4,8 @@
 //! # Contract
 //! * A rank makes at most one collective call at a time, and all ranks make the same collective calls in the same order. A rank
 //!   that makes another one gets, and causes, an error that names both calls; nobody hangs.
-//! * Every collective call ends by its [`Deadline`]: with [`Error::SetupTimeout`](crate::Error::SetupTimeout) that names a missing
-//!   rank, or, well before it, with [`Error::PeerLost`](crate::Error::PeerLost) when a rank the call cannot do without has gone.
+//! * Every collective call ends by its [`Deadline`]: with [`Error::SetupTimeout`] that names a missing
+//!   rank, or, well before it, with [`Error::PeerLost`] when a rank the call cannot do without has gone.
 //! * [`exchange`](Bootstrap::exchange) costs what a rank's own messages cost plus a logarithm of the ranks, never a message to
 //!   every rank.
 //! * What arrives is checked before it is used: a malformed or foreign message is refused and named, never trusted or panicked on.
