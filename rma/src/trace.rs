@@ -254,3 +254,51 @@ pub(crate) fn check_path(path: &Path) -> Result<()> {
     }
     Err(Error::Launch(format!("RMA_TRACE={}: there is no folder {}; make it first", path.display(), folder.display())))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Comm, Config};
+
+    /// Runs a ring of three ranks for four epochs with these options.
+    fn ring(config: Config) -> Result<()> {
+        let ranks = Comm::threads_with(3, config, |comm| {
+            let (me, size) = (comm.rank().0, comm.size());
+            let window = comm.window_alloc(16)?;
+            let mut queue = comm.queue_alloc(&window)?;
+            queue.push(&comm.declare_write(&window, 0, &window, 8, 8, (me + 1) % size)?)?.add_origin((me + size - 1) % size)?;
+            let mut queue = queue.commit()?;
+            for _ in 0..4 {
+                queue.start()?.wait()?;
+            }
+            Ok(())
+        })?;
+        ranks.into_iter().collect()
+    }
+
+    #[test]
+    fn every_rank_writes_each_of_its_epochs_to_its_file() {
+        let folder = std::env::temp_dir().join(format!("rma-trace-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        ring(Config { trace: Some(folder.join("ring")), ..Config::default() }).unwrap();
+        for rank in 0..3 {
+            let text = std::fs::read_to_string(folder.join(format!("ring.{rank}.json"))).unwrap();
+            assert!(text.starts_with('[') && text.trim_end().ends_with(']'), "{text}");
+            for (event, times) in [("commit", 1), ("start", 4), ("flight", 4), ("grant", 5), ("close", 1)] {
+                assert_eq!(text.matches(&format!("\"name\":\"{event}\"")).count(), times, "{event} in {text}");
+            }
+            for epoch in 1..=4 {
+                assert!(text.contains(&format!("\"epoch\":{epoch}")), "no epoch {epoch} in {text}");
+            }
+            assert_eq!(text.matches('{').count(), text.matches('}').count());
+        }
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn a_trace_into_a_folder_that_is_not_there_is_refused_before_the_run() {
+        let trace = Some("no/such/folder/trace".into());
+        let error = ring(Config { trace, ..Config::default() }).unwrap_err().to_string();
+        assert!(error.contains("there is no folder no/such/folder; make it first"), "{error}");
+    }
+}

@@ -29,6 +29,13 @@ pub(super) struct Slot {
     offset: u32,
 }
 
+#[cfg(test)]
+impl Slot {
+    pub(super) fn new(region: RegionId, offset: u32) -> Self {
+        Self { region, offset }
+    }
+}
+
 /// The board of this rank.
 #[derive(Debug)]
 pub(super) struct Board {

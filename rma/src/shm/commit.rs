@@ -246,3 +246,43 @@ fn puts_by_lane(chain: &Chain) -> BTreeMap<(Rank, Rail), Vec<&crate::backend::Pu
 fn malformed(from: Rank, reason: &str) -> Error {
     Error::Malformed { what: "card", from: from.to_string(), reason: reason.to_owned() }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_bytes_of_a_partner_make_a_counter_outside_its_chunk() {
+        let chunk = Region::private(4096).unwrap();
+        let mut random = fastrand::Rng::with_seed(5);
+        let slot = |region, offset| Slot::new(RegionId(region), offset);
+        let card = Card {
+            queue: QueueId(3),
+            bell: slot(0, 0),
+            started: slot(0, 128),
+            arrivals: vec![(Rail(0), slot(0, 256)), (Rail(1), slot(1, 4088))],
+            credit: Some(slot(1, 8)),
+            knows: vec![RegionId(7)],
+            writes: vec![RegionId(9), RegionId(10)],
+        };
+        let good = postcard::to_stdvec(&Ok::<_, String>(&card)).unwrap();
+        let mut accepted = 0;
+        for _ in 0..100_000 {
+            let mut bytes = good.clone();
+            for _ in 0..random.usize(1..4) {
+                let at = random.usize(..bytes.len());
+                bytes[at] = random.u8(..);
+            }
+            bytes.truncate(random.usize(..=bytes.len()));
+            let Ok(Ok(card)) = postcard::from_bytes::<Result<Card, String>>(&bytes) else { continue };
+            for slot in [Some(card.bell), Some(card.started), card.credit].into_iter().flatten() {
+                if board::check(slot, &chunk, Rank(1)).is_ok() {
+                    // Panics if it were outside.
+                    let _ = board::counter(&chunk, slot);
+                    accepted += 1;
+                }
+            }
+        }
+        assert!(accepted > 1000, "only {accepted} good slots: the test has lost its teeth");
+    }
+}
