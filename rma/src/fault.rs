@@ -163,7 +163,8 @@ impl Committed for FaultyCommitted {
         self.epoch = epoch;
         match self.plan.victim {
             Some((rank, at, Failure::Kill)) if (rank, at) == (self.rank, epoch) => {
-                let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+                rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL)
+                    .map_err(|cause| Error::os(format!("killing {} at {epoch}, as RMA_FAULTS says", self.rank), cause))?;
             }
             Some((rank, at, Failure::Error)) if (rank, at) == (self.rank, epoch) => {
                 let doing = format!("starting {epoch} on {rank}");

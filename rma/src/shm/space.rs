@@ -115,6 +115,7 @@ impl Space {
         deadline: Deadline,
     ) -> Result<Vec<Arc<Region>>> {
         let Some(handover) = &self.handover else { return Ok(Vec::new()) };
+        // The core keeps what it gave a key for alive; who asks for anything else waits for it in vain.
         let outgoing: Vec<_> = outgoing.iter().filter_map(|&(to, id)| Some((to, id, self.find(self.rank, id)?))).collect();
         let received = handover.exchange(queue, &outgoing, incoming, boot, deadline)?;
         let keep = |(from, id, region): (Rank, RegionId, Region)| {

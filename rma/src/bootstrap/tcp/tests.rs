@@ -262,32 +262,3 @@ fn a_rank_killed_during_a_call_ends_it_on_all_within_a_second() {
         }
     }
 }
-
-/// What a barrier costs: run by hand, in a release build, with `--ignored --nocapture`.
-#[test]
-#[ignore = "a measurement"]
-#[allow(clippy::print_stdout)]
-fn barrier_cost() {
-    for size in [2, 8, 32] {
-        let group = group(size);
-        let count = 2000;
-        std::thread::scope(|scope| {
-            for boot in &group {
-                scope.spawn(move || {
-                    (0..20).for_each(|_| boot.barrier(soon()).unwrap());
-                    let mut times: Vec<_> = (0..count)
-                        .map(|_| {
-                            let started = Instant::now();
-                            boot.barrier(soon()).unwrap();
-                            started.elapsed()
-                        })
-                        .collect();
-                    times.sort_unstable();
-                    if boot.rank.0 == 0 {
-                        println!("{size} ranks: median {:?}, 90% {:?}", times[count / 2], times[count * 9 / 10]);
-                    }
-                });
-            }
-        });
-    }
-}
