@@ -6,6 +6,8 @@ use crate::bootstrap::{self, Objection, threads};
 use crate::config::Place;
 use crate::fault::{FaultPlan, Faulty};
 use crate::lifecycle::{Lifecycle, Phase};
+
+use crate::provider;
 use crate::queue::Open;
 use crate::shm::{ShmBackend, ThreadSpace};
 use crate::trace::Traced;
@@ -85,15 +87,14 @@ impl Comm {
         config.check()?;
         let boot = threads::group(1).pop().map(|boot| Arc::new(boot) as Arc<dyn Bootstrap>);
         let boot = boot.ok_or_else(|| Error::Launch("bug: a group of one rank has none".into()))?;
-        Self::over(Arc::new(ShmBackend::threads(ThreadSpace::new(1), boot.rank(), &config)), boot, config)
+        let shared_memory = || ShmBackend::threads(ThreadSpace::new(1), boot.rank(), &config);
+        Self::over(provider::open_for_threads(&boot, &config, shared_memory)?, boot, config)
     }
 
-    /// One rank of a job of processes on this host. A process can join one job, once.
+    /// One rank of a job of processes. A process can join one job, once.
     pub fn join(place: &Place, config: Config) -> Result<Self> {
         let boot = bootstrap::join(place, &config)?;
-        let deadline = Deadline::after(config.setup_timeout).of(Purpose::SetUp);
-        let backend = ShmBackend::processes(&*boot, place.token, &config, deadline)?;
-        Self::over(Arc::new(backend), boot, config)
+        Self::over(provider::open_for_processes(&boot, &config, place.token)?, boot, config)
     }
 
     /// A Comm over any backend and bootstrap.

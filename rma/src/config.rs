@@ -14,8 +14,11 @@ use std::time::Duration;
 pub struct Config {
     /// `RMA_RANKS`: how many threads [`Comm::launch`](crate::Comm::launch) makes, instead of the program's own number.
     pub ranks: Option<u32>,
-    /// `RMA_RAILS`: how many rails the shared-memory backend has, 1 to [`MAX_RAILS`].
-    pub rails: u16,
+    /// `RMA_BACKEND`: which of the [offered](crate::provider::offer) backends to use. Without it shared memory where it reaches
+    /// every rank, else the first that was offered.
+    pub backend: Option<String>,
+    /// `RMA_RAILS`: how many rails to have, 1 to [`MAX_RAILS`]. Without it shared memory has 4, other backends what there is.
+    pub rails: Option<u16>,
     /// `RMA_SETUP_TIMEOUT` (seconds): the deadline of collective calls.
     pub setup_timeout: Duration,
     /// `RMA_TIMEOUT` (seconds): the deadline of `wait`; without it a wait has none.
@@ -40,7 +43,8 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             ranks: None,
-            rails: 4,
+            backend: None,
+            rails: None,
             setup_timeout: Duration::from_secs(120),
             wait_timeout: None,
             stall_report: Duration::from_secs(10),
@@ -131,9 +135,8 @@ impl Config {
     /// join: each of them would take itself for rank 0 of 1.
     pub(crate) fn from_variables(variable: impl Fn(&str) -> Option<String>) -> Result<(Self, Option<Place>)> {
         let mut config = Self { ranks: parse(&variable, "RMA_RANKS", "a whole number")?, ..Self::default() };
-        if let Some(rails) = parse(&variable, "RMA_RAILS", "a whole number")? {
-            config.rails = rails;
-        }
+        config.backend = variable("RMA_BACKEND").map(|name| name.trim().to_owned()).filter(|name| !name.is_empty());
+        config.rails = parse(&variable, "RMA_RAILS", "a whole number")?;
         if let Some(seconds) = parse(&variable, "RMA_SETUP_TIMEOUT", "seconds, as in 30 or 0.5")? {
             config.setup_timeout = seconds_of("RMA_SETUP_TIMEOUT", seconds)?;
         }
@@ -170,8 +173,8 @@ impl Config {
 
     /// Names the first option that cannot be used.
     pub fn check(&self) -> Result<()> {
-        if self.rails == 0 || self.rails > MAX_RAILS {
-            return Err(Error::Launch(format!("RMA_RAILS={}: use 1 to {MAX_RAILS}", self.rails)));
+        if let Some(rails) = self.rails.filter(|&rails| rails == 0 || rails > MAX_RAILS) {
+            return Err(Error::Launch(format!("RMA_RAILS={rails}: use 1 to {MAX_RAILS}")));
         }
         if self.stall_report.is_zero() {
             return Err(Error::Launch(

@@ -2,6 +2,7 @@
 //! Owns the threads; knows nothing of what they do.
 
 use crate::bootstrap::threads::{self, ThreadsBootstrap};
+use crate::provider;
 use crate::shm::{ShmBackend, ThreadSpace};
 use crate::{Bootstrap, Comm, Config, Error, Result};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -41,8 +42,9 @@ impl Comm {
                     // A thread that cannot be made drops its bootstrap, so the ranks that run see it leave and end.
                     let run = move || {
                         let _leaves = Leaves(boot.clone());
-                        let backend = Arc::new(ShmBackend::threads(space.clone(), rank, config));
-                        Comm::over(backend, boot, config.clone()).map(f)
+                        let boot: Arc<dyn Bootstrap> = boot;
+                        let shared_memory = || ShmBackend::threads(space.clone(), rank, config);
+                        Comm::over(provider::open_for_threads(&boot, config, shared_memory)?, boot, config.clone()).map(f)
                     };
                     builder.spawn_scoped(scope, run).map_err(|cause| {
                         Error::os(format!("starting the thread of {rank} of {size}: use fewer ranks, or raise `ulimit -u`"), cause)

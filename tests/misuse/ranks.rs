@@ -19,7 +19,7 @@ fn jobs_of_no_ranks_or_too_many() {
 fn options_that_cannot_be() {
     for rails in [0, 65, u16::MAX] {
         let mut config = Config::default();
-        config.rails = rails;
+        config.rails = Some(rails);
         let words = [&*format!("RMA_RAILS={rails}"), "1 to 64"];
         refused(Comm::alone(config.clone()), &words);
         refused(Comm::threads_with(2, config, |_| ()), &words);
@@ -79,7 +79,7 @@ fn ranks_with_different_numbers_of_rails() {
                 let (boot, space) = (Arc::new(boot) as Arc<dyn rma::Bootstrap>, space.clone());
                 scope.spawn(move || {
                     let mut config = Config::default();
-                    config.rails = rails;
+                    config.rails = Some(rails);
                     config.setup_timeout = Duration::from_secs(20);
                     let backend = ShmBackend::threads(space, boot.rank(), &config);
                     // SAFETY: the library's own backend and bootstrap, used through this Comm alone.

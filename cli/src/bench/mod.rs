@@ -135,7 +135,7 @@ pub(crate) fn main(args: &BenchArgs) -> Result<ExitCode> {
         ensure!(options.ranks == 2, "--ranks {}: a ping-pong has 2 ranks", options.ranks);
     }
     let (mut config, place) = Config::from_env()?;
-    config.rails = options.rails;
+    config.rails = Some(options.rails);
     if let Some(place) = place {
         // A rank of a job that is running already: of the one started below, or of the user's own launcher.
         let comm = Comm::join(&place, config)?;

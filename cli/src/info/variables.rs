@@ -94,7 +94,8 @@ fn known() -> Vec<(&'static str, Option<String>, &'static str)> {
     let seconds = |time: std::time::Duration| format!("{}", time.as_secs_f64());
     vec![
         ("RMA_RANKS", Some("the program's".into()), "thread ranks of a program that no launcher started"),
-        ("RMA_RAILS", Some(default.rails.to_string()), "rails of the shared-memory backend"),
+        ("RMA_BACKEND", Some("shm on one host".into()), "backend of a program built with several, as in shm or verbs"),
+        ("RMA_RAILS", Some("4 in shm, else all".into()), "rails to have"),
         ("RMA_SETUP_TIMEOUT", Some(seconds(default.setup_timeout)), "deadline of set-up and commit, seconds"),
         ("RMA_TIMEOUT", Some(default.wait_timeout.map_or("none".into(), seconds)), "deadline of a wait, seconds"),
         ("RMA_TRACE", Some("off".into()), "each rank writes what happened when to this path and .RANK.json"),
@@ -143,7 +144,7 @@ mod tests {
         let text_of =
             |name| variables.own.iter().find(|variable| variable.name == name).map(Variable::describe).unwrap_or_default();
         for (name, text) in [
-            ("RMA_RAILS", "2 (default 4)"),
+            ("RMA_RAILS", "2 (default 4 in shm, else all)"),
             ("RMA_SETUP_TIMEOUT", "not set (default 120)"),
             ("RMA_TIMEOUT", "not set (default none)"),
         ] {

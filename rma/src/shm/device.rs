@@ -6,6 +6,7 @@ use super::space::{Space, ThreadSpace};
 use super::{commit, window};
 use crate::backend::{Backend, Caps, Chain, Committed, WindowMem, WindowSpec};
 use crate::config::Token;
+use crate::hosts::{Hosts, own_cores};
 use crate::{Bootstrap, Config, Deadline, Error, Rank, Result};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
@@ -47,6 +48,9 @@ impl Shared {
     }
 }
 
+/// Rails cost nothing here but a notification each where they are used.
+const DEFAULT_RAILS: u16 = 4;
+
 /// How often a wait polls in a row: spinning for some tens of microseconds with a core each, else yielding in between.
 const POLLS_WITH_A_CORE_EACH: u32 = 1000;
 const POLLS_WHEN_CROWDED: u32 = 64;
@@ -59,34 +63,21 @@ impl ShmBackend {
     }
 
     /// Collective: for a rank that is a process. Refuses when the ranks are not all on this host.
-    pub fn processes(boot: &dyn Bootstrap, token: Token, config: &Config, deadline: Deadline) -> Result<Self> {
-        let mine = Host { cores: own_cores(), process: rustix::process::getpid(), name: host_name() };
-        let hosts = boot.allgather(&mine.encode(), deadline)?;
-        let mut cores = mine.cores;
-        let mut processes = Vec::with_capacity(hosts.len());
-        for (rank, bytes) in (0..).map(Rank).zip(&hosts) {
-            let host = Host::decode(bytes).ok_or_else(|| Error::Malformed {
-                what: "host description",
-                from: rank.to_string(),
-                reason: format!("{} bytes", bytes.len()),
-            })?;
-            if host.name != mine.name {
-                return Err(Error::Launch(format!(
-                    "{} runs on another host than {rank}: shared memory does not reach across; start all ranks on one host (and in one \
-                     container), or use a backend for several",
-                    boot.rank()
-                )));
-            }
-            cores.join(&host.cores);
-            processes.push(host.process);
+    pub fn processes(boot: &dyn Bootstrap, hosts: &Hosts, token: Token, config: &Config, deadline: Deadline) -> Result<Self> {
+        if let Some(rank) = hosts.elsewhere() {
+            return Err(Error::Launch(format!(
+                "{} runs on another host than {rank}: shared memory does not reach across; start all ranks on one host (and in one \
+                 container), or use a backend for several: build the program with one (rma-verbs for RDMA devices), and unset \
+                 RMA_BACKEND or name it there",
+                boot.rank()
+            )));
         }
-        let crowded = boot.size() > cores.count_ones();
         let handover = Handover::open(boot, token, deadline)?;
-        Ok(Self::new(boot.rank(), Space::processes(boot.rank(), handover), crowded, processes, config))
+        Ok(Self::new(boot.rank(), Space::processes(boot.rank(), handover), hosts.crowded(), hosts.processes(), config))
     }
 
     fn new(rank: Rank, space: Space, crowded: bool, processes: Vec<Pid>, config: &Config) -> Self {
-        let mut caps = Caps::new("shm", config.rails);
+        let mut caps = Caps::new(super::NAME, config.rails.unwrap_or(DEFAULT_RAILS));
         caps.polls_per_look = if crowded { POLLS_WHEN_CROWDED } else { POLLS_WITH_A_CORE_EACH };
         Self { shared: Arc::new(Shared { rank, space, board: Mutex::new(Board::new()), crowded, processes }), caps }
     }
@@ -108,64 +99,4 @@ impl Backend for ShmBackend {
     fn commit(&self, chain: Arc<Chain>, boot: &dyn Bootstrap, deadline: Deadline) -> Result<Box<dyn Committed>> {
         commit::commit(&self.shared, &chain, boot, deadline)
     }
-}
-
-/// What a rank tells about where it runs.
-struct Host {
-    cores: Cores,
-    process: Pid,
-    name: Vec<u8>,
-}
-
-impl Host {
-    fn encode(&self) -> Vec<u8> {
-        let mut bytes: Vec<u8> = self.cores.0.iter().flat_map(|word| word.to_le_bytes()).collect();
-        bytes.extend_from_slice(&self.process.as_raw_nonzero().get().to_le_bytes());
-        bytes.extend_from_slice(&self.name);
-        bytes
-    }
-
-    fn decode(bytes: &[u8]) -> Option<Self> {
-        let (words, rest) = bytes.split_at_checked(size_of::<Cores>())?;
-        let (process, name) = rest.split_first_chunk()?;
-        let mut cores = Cores::default();
-        for (word, bytes) in cores.0.iter_mut().zip(words.chunks_exact(8)) {
-            *word = bytes.iter().rev().fold(0, |n, &byte| n << 8 | u64::from(byte));
-        }
-        Some(Self { cores, process: Pid::from_raw(i32::from_le_bytes(*process))?, name: name.to_vec() })
-    }
-}
-
-/// A set of cores, as the scheduler numbers them.
-#[derive(Clone, Copy, Debug, Default)]
-struct Cores([u64; 16]);
-
-impl Cores {
-    fn count_ones(&self) -> u32 {
-        self.0.iter().map(|word| word.count_ones()).sum()
-    }
-
-    fn join(&mut self, other: &Self) {
-        self.0.iter_mut().zip(other.0).for_each(|(mine, theirs)| *mine |= theirs);
-    }
-}
-
-/// The cores this thread may run on; one if the system does not say.
-fn own_cores() -> Cores {
-    let mut cores = Cores::default();
-    if let Ok(set) = rustix::thread::sched_getaffinity(None) {
-        (0..1024).filter(|&core| set.is_set(core)).for_each(|core| cores.0[core / 64] |= 1 << (core % 64));
-    }
-    if cores.count_ones() == 0 {
-        cores.0[0] = 1;
-    }
-    cores
-}
-
-/// Tells one boot of one machine from all others; within it, one network namespace, for sockets do not reach out of one.
-fn host_name() -> Vec<u8> {
-    let boot = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let network =
-        std::fs::read_link("/proc/self/ns/net").map(|link| link.into_os_string().into_encoded_bytes()).unwrap_or_default();
-    [boot, network].concat()
 }

@@ -21,5 +21,8 @@ mod region;
 mod space;
 mod window;
 
+/// What `RMA_BACKEND` and error texts call it.
+pub const NAME: &str = "shm";
+
 pub use device::ShmBackend;
 pub use space::ThreadSpace;
