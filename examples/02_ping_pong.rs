@@ -8,6 +8,8 @@ const NUMBERS: usize = 128;
 const BYTES: usize = NUMBERS * size_of::<u64>();
 
 fn main() -> Result<()> {
+    #[cfg(feature = "verbs")]
+    rma_verbs::offer();
     Comm::launch(2, |comm| {
         if comm.size() < 2 {
             return Err(Error::Launch("a ping-pong takes 2 ranks or more; start it with `rma run -n 2`".into()));

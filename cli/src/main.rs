@@ -29,6 +29,8 @@ enum Subcommands {
 }
 
 fn main() -> ExitCode {
+    #[cfg(feature = "verbs")]
+    rma_verbs::offer();
     let (name, result) = match Cli::parse().command {
         Subcommands::Run(args) => ("rma run", run::main(args)),
         Subcommands::Info(args) => ("rma info", info::main(&args)),

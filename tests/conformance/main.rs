@@ -26,6 +26,8 @@ struct Cli {
 }
 
 fn main() -> anyhow::Result<()> {
+    #[cfg(feature = "verbs")]
+    rma_verbs::offer();
     let cli = Cli::parse();
     if cli.list {
         for body in BODIES.iter().chain(faults::FAULTS) {

@@ -12,14 +12,15 @@ const NEIGHBORS: usize = 6;
 pub(super) fn run(comm: &Comm, options: &Options, torus: bool) -> Result<()> {
     let neighbors =
         if comm.size() == 2 && !torus { [1 - comm.rank().0; NEIGHBORS] } else { torus_neighbors(comm.rank().0, comm.size()) };
-    let report = Report::begin("halo", "time of an exchange of six messages", comm, options);
+    let report = Report::begin("halo", "time of an exchange of six messages", comm, options, NEIGHBORS as u32);
     for &bytes in &options.bytes {
-        report.row(bytes, NEIGHBORS * bytes, &exchange(comm, options, bytes, &neighbors.map(Rank))?);
+        report.row(bytes, &exchange(comm, options, bytes, &neighbors.map(Rank))?);
     }
     Ok(())
 }
 
 fn exchange(comm: &Comm, options: &Options, bytes: usize, neighbors: &[Rank; NEIGHBORS]) -> Result<Times> {
+    let rails = options.rails_of(comm);
     let (inbox, outbox) = (comm.window_alloc(NEIGHBORS * bytes)?, comm.window_alloc(NEIGHBORS * bytes)?);
     outbox.write::<u8>(..)?.fill(comm.rank().0 as u8 + 1);
     let mut queue = comm.queue_alloc(&inbox)?;
@@ -27,7 +28,7 @@ fn exchange(comm: &Comm, options: &Options, bytes: usize, neighbors: &[Rank; NEI
         // What goes out in a direction comes in from the opposite one: 0 and 1, 2 and 3, 4 and 5 are opposite.
         let slot = direction ^ 1;
         let put = comm.declare_write(&inbox, slot * bytes, &outbox, direction * bytes, bytes, neighbor)?;
-        queue.push(&put.rail(Rail(direction as u16 % options.rails))?)?;
+        queue.push(&put.rail(Rail(direction as u16 % rails))?)?;
         queue.add_origin(neighbor)?;
     }
     if options.expose_at_start {

@@ -1,23 +1,31 @@
 //! `rma bench`: times the library's own exchanges, for people and as CSV for programs that compare.
-//! Owns the options, and that the same run happens on threads and on processes; what is timed is in `put`, `halo`, `page_tables`.
+//! Owns the options, and that the same run happens on threads and on processes; what is timed is in `put`,
+//! `stream`, `halo` and `page_tables`.
 
+mod chain;
 mod halo;
 mod measure;
 mod page_tables;
 mod put;
 mod report;
+mod stream;
 
 use crate::run;
 use anyhow::{Context, Result, ensure};
 use clap::{Args, Subcommand, ValueEnum};
-use rma::{Comm, Config};
+use rma::{Comm, Config, provider};
 use std::process::ExitCode;
 use std::time::Duration;
+
+/// The most puts of a chain here: what a backend can take, and what fits into memory, may be less.
+const MAX_PUTS: i64 = 1 << 20;
 
 const AFTER_HELP: &str = "\
 Examples:
   rma bench put                                 one-way latency of two thread ranks
   rma bench put --mode processes --bytes 8,1M   the same of two processes
+  rma bench put --puts 16 --bytes 8             sixteen puts committed as one chain, there and back
+  rma bench stream --puts 64 --bytes 4K         rank 0 puts to rank 1 as fast as the credits come
   rma bench halo --ranks 8 --bytes 1024,4096    six messages to the neighbors of a 2x2x2 torus
   rma bench halo --csv > halo.csv               for a program or a plot";
 
@@ -31,8 +39,10 @@ pub(crate) struct BenchArgs {
 
 #[derive(Clone, Debug, Subcommand)]
 enum Bench {
-    /// Ping-pong of one put and its notification: start, wait, and back. Times are one way.
-    Put(Options),
+    /// Ping-pong of a chain of puts and its notification: start, wait, and back. Times are one way.
+    Put(PutOptions),
+    /// Chains of puts from rank 0 to rank 1, one after the other as the credits come. Times are of a chain.
+    Stream(StreamOptions),
     /// Six puts to the neighbors of a 3-D torus, and the wait for theirs. Times are of one exchange.
     ///
     /// The torus is periodic and as near to a cube as the number of ranks allows, its ranks in row-major order. With two ranks
@@ -40,6 +50,24 @@ enum Bench {
     Halo(HaloOptions),
     /// How much memory the page tables take when every rank can write every other's window.
     PageTables(Options),
+}
+
+#[derive(Clone, Debug, Args)]
+struct PutOptions {
+    #[command(flatten)]
+    common: Options,
+    /// How many puts a chain has, each of the size and to a place of its own, 128 bytes or more from the next
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=MAX_PUTS))]
+    puts: u32,
+}
+
+#[derive(Clone, Debug, Args)]
+struct StreamOptions {
+    #[command(flatten)]
+    common: Options,
+    /// How many puts a chain has, each of the size and to a place of its own, 128 bytes or more from the next
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=MAX_PUTS))]
+    puts: u32,
 }
 
 #[derive(Clone, Debug, Args)]
@@ -53,7 +81,7 @@ struct HaloOptions {
 
 #[derive(Clone, Debug, Args)]
 struct Options {
-    /// How many ranks (a ping-pong has 2)
+    /// How many ranks (a ping-pong and a stream have 2)
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=4096))]
     ranks: u32,
     /// Sizes in bytes of a message (page-tables: of a window), as in 8,1K,1M
@@ -62,12 +90,12 @@ struct Options {
     /// Ranks as threads of one process, or as processes
     #[arg(long, value_enum, default_value_t = Mode::Threads)]
     mode: Mode,
-    /// Rails the messages are spread over, in turn
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=i64::from(rma::config::MAX_RAILS)))]
-    rails: u16,
-    /// The backend
-    #[arg(long, value_enum, default_value_t = Backend::Shm)]
-    backend: Backend,
+    /// Rails the messages are spread over, in turn; without it 1 in shared memory, and of devices all there are
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=i64::from(rma::config::MAX_RAILS)))]
+    rails: Option<u16>,
+    /// The backend, one of those that this command was built with; without it as RMA_BACKEND says
+    #[arg(long, value_name = "NAME", value_parser = backend)]
+    backend: Option<String>,
     /// Open the received ranges at start instead of early
     #[arg(long)]
     expose_at_start: bool,
@@ -91,11 +119,6 @@ enum Mode {
     Processes,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Backend {
-    Shm,
-}
-
 impl Mode {
     fn name(self) -> &'static str {
         match self {
@@ -105,10 +128,21 @@ impl Mode {
     }
 }
 
+impl Options {
+    /// How many rails the messages are spread over.
+    fn rails_of(&self, comm: &Comm) -> u16 {
+        let caps = comm.caps();
+        // Rails that do not work at the same time gain nothing, and each costs a notification.
+        self.rails.unwrap_or(if caps.rails_work_in_parallel { caps.rails } else { 1 })
+    }
+}
+
 impl Bench {
     fn options(&self) -> &Options {
         match self {
-            Self::Put(options) | Self::PageTables(options) => options,
+            Self::PageTables(options) => options,
+            Self::Put(options) => &options.common,
+            Self::Stream(options) => &options.common,
             Self::Halo(options) => &options.common,
         }
     }
@@ -120,7 +154,8 @@ impl Bench {
             bind(comm)?;
         }
         match self {
-            Self::Put(options) => put::run(comm, options),
+            Self::Put(put) => put::run(comm, &put.common, put.puts),
+            Self::Stream(stream) => stream::run(comm, &stream.common, stream.puts),
             Self::Halo(halo) => halo::run(comm, &halo.common, halo.torus),
             Self::PageTables(options) => page_tables::run(comm, options),
         }
@@ -131,11 +166,14 @@ impl Bench {
 pub(crate) fn main(args: &BenchArgs) -> Result<ExitCode> {
     let bench = &args.bench;
     let options = bench.options();
-    if let Bench::Put(_) = bench {
-        ensure!(options.ranks == 2, "--ranks {}: a ping-pong has 2 ranks", options.ranks);
+    match bench {
+        Bench::Put(_) => ensure!(options.ranks == 2, "--ranks {}: a ping-pong has 2 ranks", options.ranks),
+        Bench::Stream(_) => ensure!(options.ranks == 2, "--ranks {}: a stream has 2 ranks", options.ranks),
+        Bench::Halo(_) | Bench::PageTables(_) => {}
     }
     let (mut config, place) = Config::from_env()?;
-    config.rails = Some(options.rails);
+    config.rails = options.rails.or(config.rails);
+    config.backend = options.backend.clone().or(config.backend);
     if let Some(place) = place {
         // A rank of a job that is running already: of the one started below, or of the user's own launcher.
         let comm = Comm::join(&place, config)?;
@@ -178,6 +216,15 @@ fn bind(comm: &Comm) -> Result<()> {
     let core = cores[comm.rank().index()];
     set.set(core);
     rustix::thread::sched_setaffinity(None, &set).with_context(|| format!("binding {} to core {core}", comm.rank()))
+}
+
+/// A backend of this name, if this command has it.
+fn backend(name: &str) -> Result<String, String> {
+    let names = provider::names();
+    if names.contains(&name) {
+        return Ok(name.into());
+    }
+    Err(format!("this command was built with {}; `cargo build -p rma-cli --features verbs` builds it with verbs", names.join(", ")))
 }
 
 fn size(text: &str) -> Result<usize, String> {

@@ -1,33 +1,34 @@
 //! The ping-pong: rank 0 puts, rank 1 waits for it and puts back.
 
 use super::Options;
+use super::chain::Chain;
 use super::measure::{Times, measure};
 use super::report::Report;
 use anyhow::{Result, ensure};
 use rma::{Comm, Rank};
 use std::time::Duration;
 
-pub(super) fn run(comm: &Comm, options: &Options) -> Result<()> {
+pub(super) fn run(comm: &Comm, options: &Options, puts: u32) -> Result<()> {
     ensure!(comm.size() == 2, "{} ranks: a ping-pong has 2", comm.size());
-    let report = Report::begin("put", "one-way time", comm, options);
+    let what = if puts == 1 { "one-way time".to_owned() } else { format!("one-way time of a chain of {puts} puts") };
+    let report = Report::begin("put", &what, comm, options, puts);
     for &bytes in &options.bytes {
-        let round_trip = ping_pong(comm, options, bytes)?;
+        let round_trip = ping_pong(comm, options, puts, bytes)?;
         let Times { iterations, median_us, min_us, max_us } = round_trip;
-        let one_way = Times { iterations, median_us: median_us / 2.0, min_us: min_us / 2.0, max_us: max_us / 2.0 };
-        report.row(bytes, bytes, &one_way);
+        report.row(bytes, &Times { iterations, median_us: median_us / 2.0, min_us: min_us / 2.0, max_us: max_us / 2.0 });
     }
     Ok(())
 }
 
-fn ping_pong(comm: &Comm, options: &Options, bytes: usize) -> Result<Times> {
+fn ping_pong(comm: &Comm, options: &Options, puts: u32, bytes: usize) -> Result<Times> {
     let (me, peer) = (comm.rank(), Rank(1 - comm.rank().0));
-    let (inbox, outbox) = (comm.window_alloc(bytes)?, comm.window_alloc(bytes)?);
-    outbox.write::<u8>(..)?.fill(me.0 as u8 + 1);
-    let put = comm.declare_write(&inbox, 0, &outbox, 0, bytes, peer)?;
+    let chain = Chain::declare(comm, peer, puts, bytes, options.rails_of(comm))?;
     let commit = |sender: Rank| {
-        let mut queue = comm.queue_alloc(&inbox)?;
+        let mut queue = comm.queue_alloc(&chain.inbox)?;
         if me == sender {
-            queue.push(&put)?;
+            for put in chain.puts() {
+                queue.push(put)?;
+            }
         } else {
             queue.add_origin(sender)?;
         }
@@ -45,9 +46,7 @@ fn ping_pong(comm: &Comm, options: &Options, bytes: usize) -> Result<Times> {
         Ok(())
     })?;
     drop((there, back));
-    let wrong = inbox.read::<u8>(..)?.iter().filter(|&&byte| byte != peer.0 as u8 + 1).count();
-    ensure!(wrong == 0, "{wrong} of {bytes} bytes from {peer} are wrong");
-    inbox.free()?;
-    outbox.free()?;
+    chain.check(peer)?;
+    chain.free()?;
     Ok(times)
 }

@@ -10,33 +10,47 @@ pub(super) struct Report<'a> {
     options: &'a Options,
     backend: &'static str,
     ranks: u32,
+    rails: u16,
+    /// How many puts of a size one iteration makes a rank.
+    puts: u32,
     speaks: bool,
 }
 
 impl<'a> Report<'a> {
-    pub(super) fn begin(bench: &'static str, unit: &str, comm: &Comm, options: &'a Options) -> Self {
-        let report = Self { bench, options, backend: comm.caps().name, ranks: comm.size(), speaks: comm.rank() == Rank(0) };
+    pub(super) fn begin(bench: &'static str, unit: &str, comm: &Comm, options: &'a Options, puts: u32) -> Self {
+        let (backend, rails) = (comm.caps().name, options.rails_of(comm));
+        let report = Self { bench, options, backend, ranks: comm.size(), rails, puts, speaks: comm.rank() == Rank(0) };
         if report.speaks && options.csv {
-            println!("bench,backend,mode,ranks,rails,bytes,iterations,median_us,min_us,max_us");
+            println!("bench,backend,mode,ranks,rails,bytes,iterations,median_us,min_us,max_us,puts,per_put_us,mb_per_s");
         } else if report.speaks {
-            let (mode, rails) = (options.mode.name(), options.rails);
+            let mode = options.mode.name();
             let rails = if rails == 1 { "1 rail".to_owned() } else { format!("{rails} rails") };
             println!("{bench}: {unit}, {} ranks as {mode}, {} backend, {rails}", report.ranks, report.backend);
-            println!("{:>10}  {:>12}  {:>12}  {:>12}  {:>10}", "bytes", "median us", "min us", "max us", "MB/s");
+            let per_put = if report.shows_per_put() { format!("  {:>12}", "us per put") } else { String::new() };
+            println!("{:>10}  {:>12}  {:>12}  {:>12}  {:>10}{per_put}", "bytes", "median us", "min us", "max us", "MB/s");
         }
         report
     }
 
-    /// One size; `moved_bytes` is what an iteration moves out of one rank.
-    pub(super) fn row(&self, bytes: usize, moved_bytes: usize, times: &Times) {
+    /// One size, and the times of an iteration.
+    pub(super) fn row(&self, bytes: usize, times: &Times) {
         let Times { iterations, median_us, min_us, max_us } = times;
+        let (puts, per_put_us) = (self.puts, median_us / f64::from(self.puts));
+        let rate = bytes as f64 / per_put_us;
         if self.speaks && self.options.csv {
-            let (bench, backend, mode, rails) = (self.bench, self.backend, self.options.mode.name(), self.options.rails);
-            let ranks = self.ranks;
-            println!("{bench},{backend},{mode},{ranks},{rails},{bytes},{iterations},{median_us:.4},{min_us:.4},{max_us:.4}");
+            let Self { bench, backend, ranks, rails, .. } = self;
+            let mode = self.options.mode.name();
+            println!(
+                "{bench},{backend},{mode},{ranks},{rails},{bytes},{iterations},{median_us:.4},{min_us:.4},{max_us:.4},\
+                 {puts},{per_put_us:.4},{rate:.4}"
+            );
         } else if self.speaks {
-            let rate = moved_bytes as f64 / median_us;
-            println!("{bytes:>10}  {median_us:>12.3}  {min_us:>12.3}  {max_us:>12.3}  {rate:>10.0}");
+            let per_put = if self.shows_per_put() { format!("  {per_put_us:>12.3}") } else { String::new() };
+            println!("{bytes:>10}  {median_us:>12.3}  {min_us:>12.3}  {max_us:>12.3}  {rate:>10.0}{per_put}");
         }
+    }
+
+    fn shows_per_put(&self) -> bool {
+        self.puts > 1
     }
 }

@@ -76,8 +76,9 @@ fn render(machine: &Machine, probes: &Probes, variables: &Variables, problems: &
     for (backend, missing) in probes.backends() {
         text.line(backend, if missing.is_empty() { "usable".into() } else { format!("not usable: no {}", missing.join(", no ")) });
     }
+    let built_in = rma::provider::names();
     for backend in ["verbs", "mpi", "peach2"] {
-        text.line(backend, "not built in");
+        text.line(backend, if built_in.contains(&backend) { "built in" } else { "not built in" });
     }
     text.section("variables of rma");
     for variable in &variables.own {

@@ -1,0 +1,115 @@
+//! The benchmarks as a user starts them: what they print, on which ranks, and what they refuse. Times are not looked at.
+
+mod common;
+
+use common::{Finished, finish, rma};
+
+const QUICK: [&str; 6] = ["--repeats", "1", "--batch-ms", "1", "--no-bind", "--csv"];
+
+/// The fields of every line of a benchmark's CSV, by the names in its header.
+fn rows(done: &Finished) -> Vec<Vec<(String, String)>> {
+    assert_eq!(done.code, 0, "{done:?}");
+    let out = done.out();
+    let mut lines = out.lines().map(|line| line.split(',').map(str::to_owned).collect::<Vec<_>>());
+    let header = lines.next().unwrap_or_else(|| panic!("no header: {done:?}"));
+    let row = |fields: Vec<String>| {
+        assert_eq!(fields.len(), header.len(), "{done:?}");
+        header.iter().cloned().zip(fields).collect()
+    };
+    lines.map(row).collect()
+}
+
+fn field<'a>(row: &'a [(String, String)], name: &str) -> &'a str {
+    row.iter().find(|(column, _)| column == name).map(|(_, field)| field.as_str()).unwrap_or_else(|| panic!("no {name}: {row:?}"))
+}
+
+fn bench(args: &[&str]) -> Finished {
+    finish(rma(&[&["bench"], args, &QUICK].concat()))
+}
+
+#[test]
+fn old_columns_stay_where_they_are_and_new_ones_follow() {
+    let done = bench(&["put", "--bytes", "8"]);
+    let header = done.out().lines().next().unwrap_or_default().to_owned();
+    assert!(header.starts_with("bench,backend,mode,ranks,rails,bytes,iterations,median_us,min_us,max_us,puts"), "{header}");
+    let row = &rows(&done)[0];
+    assert_eq!((field(row, "puts"), field(row, "rails")), ("1", "1"));
+    assert_eq!(field(row, "median_us"), field(row, "per_put_us"));
+}
+
+#[test]
+fn chains_of_puts_run_there_and_back_on_threads_and_processes() {
+    for mode in ["threads", "processes"] {
+        let done = bench(&["put", "--mode", mode, "--puts", "5", "--bytes", "0,8,129", "--rails", "3"]);
+        let rows = rows(&done);
+        assert_eq!(rows.iter().map(|row| field(row, "bytes")).collect::<Vec<_>>(), ["0", "8", "129"]);
+        for row in &rows {
+            let fields = ["bench", "mode", "puts", "rails"].map(|name| field(row, name));
+            assert_eq!(fields, ["put", mode, "5", "3"]);
+            let [chain, put] = ["median_us", "per_put_us"].map(|name| field(row, name).parse::<f64>().unwrap());
+            assert!((chain / 5.0 - put).abs() <= 0.001, "{row:?}");
+        }
+    }
+}
+
+#[test]
+fn a_stream_goes_one_way_on_threads_and_processes() {
+    for mode in ["threads", "processes"] {
+        let more: &[&str] = if mode == "threads" { &[] } else { &["--expose-at-start", "--rails", "2"] };
+        let done = bench(&[&["stream", "--mode", mode, "--puts", "7", "--bytes", "64,4K"], more].concat());
+        let rows = rows(&done);
+        assert_eq!(rows.len(), 2);
+        for row in &rows {
+            assert_eq!((field(row, "bench"), field(row, "puts")), ("stream", "7"));
+            assert!(field(row, "mb_per_s").parse::<f64>().is_ok_and(|rate| rate > 0.0), "{row:?}");
+        }
+    }
+}
+
+#[test]
+fn a_halo_counts_its_six_puts() {
+    let row = &rows(&bench(&["halo", "--bytes", "64"]))[0];
+    assert_eq!((field(row, "bench"), field(row, "puts")), ("halo", "6"));
+}
+
+#[test]
+fn the_table_has_the_time_of_a_put_where_a_chain_has_several() {
+    let table = |puts| finish(rma(&["bench", "put", "--puts", puts, "--bytes", "8", "--repeats", "1", "--batch-ms", "1"])).out();
+    assert!(table("2").contains("us per put") && table("2").contains("a chain of 2 puts"), "{}", table("2"));
+    assert!(!table("1").contains("per put"), "{}", table("1"));
+}
+
+#[test]
+fn the_backend_is_chosen_by_name_and_an_unknown_one_is_told_what_there_is() {
+    for mode in ["threads", "processes"] {
+        let mut command = rma(&[&["bench", "put", "--bytes", "8", "--backend", "shm", "--mode", mode], &QUICK[..]].concat());
+        // The command line is asked first.
+        command.env("RMA_BACKEND", "carrier-pigeon");
+        assert_eq!(field(&rows(&finish(command))[0], "backend"), "shm");
+        let done = bench(&["put", "--mode", mode, "--backend", "carrier-pigeon"]);
+        assert_eq!((done.code, done.out().as_str()), (2, ""));
+        let built_with = if cfg!(feature = "verbs") { "was built with shm, verbs;" } else { "was built with shm;" };
+        assert!(done.err().contains("carrier-pigeon") && done.err().contains(built_with), "{}", done.err());
+        let mut command = rma(&["bench", "put", "--mode", mode]);
+        command.env("RMA_BACKEND", "carrier-pigeon");
+        let done = finish(command);
+        assert_ne!(done.code, 0);
+        assert!(done.err().contains("RMA_BACKEND=carrier-pigeon: this program has no such backend, but shm"), "{}", done.err());
+    }
+}
+
+#[test]
+fn what_cannot_be_timed_is_refused_with_its_numbers() {
+    let refused: &[(&[&str], &str)] = &[
+        (&["put", "--ranks", "3"], "--ranks 3: a ping-pong has 2 ranks"),
+        (&["stream", "--ranks", "3"], "--ranks 3: a stream has 2 ranks"),
+        (&["put", "--puts", "0"], "1..=1048576"),
+        (&["stream", "--rails", "65"], "1..=64"),
+        (&["stream", "--puts", "1M"], "invalid digit"),
+        (&["put", "--puts", "1000", "--bytes", "99999999999999999"], "1000 puts of 99999999999999999 bytes"),
+    ];
+    for (args, text) in refused {
+        let done = bench(args);
+        assert!(done.code != 0 && done.err().contains(text), "{args:?}: {done:?}");
+    }
+}
