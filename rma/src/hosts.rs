@@ -50,6 +50,13 @@ impl Hosts {
         Ok(Self { rank, places })
     }
 
+    /// Ranks on hosts of these names, as `rank` sees them.
+    #[cfg(test)]
+    pub(crate) fn of_names(rank: Rank, names: &[&str]) -> Self {
+        let place = |name: &&str| Whereabouts { cores: own_cores(), process: 1, host: (*name).into(), backend: None };
+        Self { rank, places: names.iter().map(place).collect() }
+    }
+
     /// A rank that does not run on this host, if there is one.
     pub fn elsewhere(&self) -> Option<Rank> {
         (0..self.places.len() as u32).map(Rank).find(|&rank| !self.is_here(rank))
