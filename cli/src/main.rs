@@ -26,6 +26,8 @@ enum Subcommands {
     Rank(run::RankArgs),
     #[command(name = run::GUARD_COMMAND, hide = true)]
     Guard,
+    #[command(name = run::PART_COMMAND, hide = true)]
+    Part,
 }
 
 fn main() -> ExitCode {
@@ -37,6 +39,7 @@ fn main() -> ExitCode {
         Subcommands::Bench(args) => ("rma bench", bench::main(&args)),
         Subcommands::Rank(args) => ("rma run", Ok(run::become_rank(args))),
         Subcommands::Guard => ("rma run", Ok(run::become_guard())),
+        Subcommands::Part => ("rma run", run::become_part()),
     };
     result.unwrap_or_else(|error| {
         eprintln!("{name}: {error:#}");

@@ -100,8 +100,9 @@ impl Token {
         self.0.iter().map(|b| format!("{b:02x}")).collect()
     }
 
-    fn from_hex(text: &str) -> Option<Self> {
-        if text.len() != 32 || !text.is_ascii() {
+    /// From 32 hexadecimal digits.
+    pub fn from_hex(text: &str) -> Option<Self> {
+        if text.len() != 32 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             return None;
         }
         let mut bytes = [0; 16];

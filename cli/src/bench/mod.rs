@@ -147,6 +147,15 @@ impl Bench {
         }
     }
 
+    fn options_mut(&mut self) -> &mut Options {
+        match self {
+            Self::PageTables(options) => options,
+            Self::Put(options) => &mut options.common,
+            Self::Stream(options) => &mut options.common,
+            Self::Halo(options) => &mut options.common,
+        }
+    }
+
     /// What one rank does; on rank 0 it prints.
     fn run(&self, comm: &Comm) -> Result<()> {
         let options = self.options();
@@ -176,6 +185,8 @@ pub(crate) fn main(args: &BenchArgs) -> Result<ExitCode> {
     config.backend = options.backend.clone().or(config.backend);
     if let Some(place) = place {
         // A rank of a job that is running already: of the one started below, or of the user's own launcher.
+        let mut bench = bench.clone();
+        bench.options_mut().mode = Mode::Processes;
         let comm = Comm::join(&place, config)?;
         bench.run(&comm)?;
         return Ok(ExitCode::SUCCESS);
@@ -200,6 +211,7 @@ pub(crate) fn main(args: &BenchArgs) -> Result<ExitCode> {
                 prefix: false,
                 stdin: false,
                 grace: Duration::from_secs(1),
+                placement: run::Placement::Here,
             })?;
             Ok(outcome.code().into())
         }

@@ -100,6 +100,7 @@ fn known() -> Vec<(&'static str, Option<String>, &'static str)> {
         ("RMA_TIMEOUT", Some(default.wait_timeout.map_or("none".into(), seconds)), "deadline of a wait, seconds"),
         ("RMA_TRACE", Some("off".into()), "each rank writes what happened when to this path and .RANK.json"),
         ("RMA_FAULTS", Some("none".into()), "what goes wrong on purpose, as in seed=7,delay=100,kill=2@5; for tests"),
+        ("RMA_REMOTE_SHELL", Some("ssh".into()), "command by which `rma run --hosts` runs others elsewhere"),
         ("RMA_BIND", Some("127.0.0.1".into()), "address on which a rank listens for its peers"),
         ("RMA_RANK", None, "number of this rank; from the launcher, as are all below"),
         ("RMA_SIZE", None, "number of ranks"),

@@ -9,6 +9,9 @@ pub(crate) struct Merge {
     sources: Vec<Source>,
     /// What goes to the sink next.
     out: Vec<u8>,
+    /// A line that begins with this is a report, and goes to whoever asks for reports.
+    mark: Option<Vec<u8>>,
+    reports: Vec<(usize, Vec<u8>)>,
     /// The source whose unfinished line the sink shows last.
     midline: Option<usize>,
     /// Whether a source that ends in the middle of a line gets the newline it lacks, also when nothing follows.
@@ -25,7 +28,21 @@ impl Merge {
     /// One source for each prefix. With `finish_lines` the sink never ends in the middle of a source's last line.
     pub(crate) fn new(prefixes: impl IntoIterator<Item = Vec<u8>>, finish_lines: bool) -> Self {
         let sources = prefixes.into_iter().map(|prefix| Source { prefix, held: Vec::new() }).collect();
-        Self { sources, out: Vec::new(), midline: None, finish_lines }
+        Self { sources, out: Vec::new(), mark: None, reports: Vec::new(), midline: None, finish_lines }
+    }
+
+    /// The same, for sources among whose lines are reports: what follows this mark at the beginning of a line.
+    pub(crate) fn with_reports(self, mark: Option<Vec<u8>>) -> Self {
+        Self { mark, ..self }
+    }
+
+    pub(crate) fn has_reports(&self) -> bool {
+        self.mark.is_some()
+    }
+
+    /// The reports that have come, each with its source.
+    pub(crate) fn reports(&mut self) -> impl Iterator<Item = (usize, Vec<u8>)> + '_ {
+        self.reports.drain(..)
     }
 
     /// Takes bytes of a source; its complete lines are now in [`Self::out`].
@@ -62,6 +79,10 @@ impl Merge {
 
     fn emit(&mut self, source: usize, bytes: &[u8]) {
         for line in bytes.split_inclusive(|&b| b == b'\n') {
+            if let Some(report) = self.mark.as_ref().and_then(|mark| line.strip_prefix(mark.as_slice())) {
+                self.reports.push((source, report.trim_ascii().to_vec()));
+                continue;
+            }
             if self.midline.is_some_and(|other| other != source) {
                 self.out.push(b'\n');
                 self.midline = None;
@@ -99,6 +120,19 @@ mod tests {
         assert_eq!(merge.out(), b"[1] beta\n[1] \n[0] alpha\n");
         merge.end(1);
         assert_eq!(merge.out(), b"[1] beta\n[1] \n[0] alpha\n[1] gamma\n");
+    }
+
+    #[test]
+    fn reports_are_no_lines_of_the_output_however_they_are_cut() {
+        let mut merge = two(true).with_reports(Some(b"#7#".to_vec()));
+        merge.feed(0, b"a\n#7");
+        merge.feed(1, b"#7# two\nb #7# c\n");
+        merge.feed(0, b"# one\n#8# d\n");
+        assert_eq!(merge.reports().collect::<Vec<_>>(), [(1, b"two".to_vec()), (0, b"one".to_vec())]);
+        assert_eq!(merge.out(), b"[0] a\n[1] b #7# c\n[0] #8# d\n");
+        let mut plain = two(true);
+        plain.feed(0, b"#7# e\n");
+        assert_eq!(plain.out(), b"[0] #7# e\n");
     }
 
     #[test]

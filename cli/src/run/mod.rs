@@ -1,32 +1,45 @@
-//! `rma run`: starts the ranks of a job on this machine and answers for them until all have ended.
-//! Owns the options and their checks, and [`launch`], which any subcommand may call with a program of its own (itself, as
+//! `rma run`: starts the ranks of a job and answers for them until all have ended.
+//! Owns what there is to start and how it ended, and [`launch`], which any subcommand may call with a program of its own (itself, as
 //! `/proc/self/exe`). What a rank does once it runs is none of its business.
 //!
 //! A rank is started in two steps, so that nothing between fork and exec needs unsafe code: the launcher spawns this binary
 //! as `rma __rank`, which prepares its own process and then becomes the program. A second helper, `rma __guard`, outlives a
-//! launcher that was killed and ends what the ranks had started.
+//! launcher that was killed and ends what the ranks had started. On several hosts, the launcher has a third, `rma __part`, start and
+//! watch the ranks of each.
 
+mod args;
 mod child;
 mod guard;
+mod hosts;
 mod input;
 mod lines;
+mod orders;
 mod output;
+mod part;
+mod parts;
 mod plan;
 mod program;
+mod ranks;
 mod signals;
 mod spawn;
 mod supervise;
 
+pub(crate) use args::RunArgs;
 pub(crate) use child::{RankArgs, become_rank};
 pub(crate) use guard::become_guard;
+pub(crate) use part::become_part;
 pub(crate) use program::NotRunnable;
 pub(crate) use spawn::allowed_cores;
 
-use clap::Args;
-use rma::Rank;
+use hosts::Share;
+use orders::Order;
+use part::{Launcher, orders_thread};
+use rma::config::Token;
 use std::ffi::OsString;
 use std::fmt;
 use std::io;
+use std::net::{IpAddr, Ipv4Addr};
+use std::ops::Range;
 use std::process::ExitCode;
 use std::sync::mpsc;
 use std::time::Duration;
@@ -35,94 +48,10 @@ use std::time::Duration;
 pub(crate) const RANK_COMMAND: &str = "__rank";
 /// The hidden subcommand that ends the ranks' process groups if the launcher is killed.
 pub(crate) const GUARD_COMMAND: &str = "__guard";
-/// The most ranks of a job. Each needs two pipes and a few processes' worth of limits on one machine.
+/// The hidden subcommand that runs the ranks of one host for a launcher on another.
+pub(crate) const PART_COMMAND: &str = "__part";
+/// The most ranks of a job. Each needs two pipes and a few processes' worth of limits on its host.
 pub(crate) const MAX_RANKS: u32 = 4096;
-/// The longest `--grace`, a day: enough for any program, and no clock overflows.
-const MAX_GRACE_SECONDS: f64 = 86_400.0;
-
-const AFTER_HELP: &str = "\
-Examples:
-  rma run -n 4 -- ./stencil --size 1024         four ranks of ./stencil
-  rma run -n 4 --bind -- ./stencil              the same, rank r on the r-th core
-  rma run -n 2 -- sh -c 'echo I am $RMA_RANK'   prints '[0] I am 0' and '[1] I am 1'
-  RMA_TIMEOUT=30 rma run -n 4 -- ./stencil      variables reach every rank
-
-What a rank gets:
-  RMA_RANK, RMA_SIZE    its number, and how many there are
-  RMA_ROOT, RMA_TOKEN   where rank 0 listens, and the secret of the job
-  RMA_LISTEN_FD         rank 0 only: the descriptor that listens already
-  RMA_BIND              the address it listens on itself: 127.0.0.1
-  All other variables stay as they are, also those of another launcher
-  (OMPI_*, PMI_*, SLURM_*). A program that finds another number of ranks
-  there than in RMA_SIZE refuses to start: use one launcher only, or unset
-  the variables of the other.
-
-Output and input:
-  Lines are printed whole, with '[rank] ' before each. A line over 64 KiB
-  is printed in pieces, which other ranks' lines may separate. Rank 0 reads
-  the standard input; the others find it empty.
-
-When a rank fails:
-  The first to fail is named. The others have the grace to end by themselves
-  (they get an error that names the lost peer), then SIGTERM, and SIGKILL 2 s
-  later. What a rank has started ends too, unless it left the rank's process
-  group.
-
-Signals:
-  SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP and SIGCONT go
-  on to every process of every rank, as from a terminal. What has not ended
-  5 s after SIGINT or SIGTERM is killed; a second SIGINT kills at once.
-
-Exit status:
-  0         every rank exited with 0
-  S         the first rank to fail exited with S
-  128+S     it was killed by signal S
-  126, 127  the program cannot be executed, or was not found
-  1, 2      ranks could not be started, or the command line is wrong";
-
-/// Start the ranks of a program on this machine.
-///
-/// Starts N processes of PROGRAM that find each other through the environment, prints their output line by line, and ends all
-/// of them when one fails.
-#[derive(Debug, Args)]
-#[command(after_long_help = AFTER_HELP, after_help = "Example: rma run -n 4 -- ./stencil --size 1024\nMore with --help.")]
-#[command(override_usage = "rma run -n <N> [OPTIONS] -- <PROGRAM> [ARGS]...")]
-pub(crate) struct RunArgs {
-    /// How many ranks to start, 1 to 4096
-    #[arg(short = 'n', long = "ranks", value_name = "N", value_parser = ranks, allow_hyphen_values = true)]
-    ranks: u32,
-    /// Bind rank r to the r-th core this command may use; with more ranks than cores, around again
-    #[arg(long)]
-    bind: bool,
-    /// Print the ranks' lines as they are, without the rank before each
-    #[arg(long)]
-    no_prefix: bool,
-    /// How long the other ranks have to end by themselves once one has failed
-    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = grace, allow_hyphen_values = true)]
-    grace: Duration,
-    /// The program, looked for in PATH as a shell does, and its arguments
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_names = ["PROGRAM", "ARGS"])]
-    command: Vec<OsString>,
-}
-
-fn ranks(text: &str) -> Result<u32, String> {
-    match text.parse() {
-        Ok(n @ 1..=MAX_RANKS) => Ok(n),
-        Ok(0) => Err("a job has at least 1 rank".into()),
-        _ if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) => {
-            Err(format!("at most {MAX_RANKS} ranks on one machine; use several machines and a cluster's launcher for more"))
-        }
-        _ => Err(format!("expected a whole number, 1 to {MAX_RANKS}")),
-    }
-}
-
-fn grace(text: &str) -> Result<Duration, String> {
-    match text.parse::<f64>() {
-        Ok(seconds) if (0.0..=MAX_GRACE_SECONDS).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
-        _ => Err(format!("expected seconds, 0 to {MAX_GRACE_SECONDS}, as in 3 or 0.5")),
-    }
-}
-
 /// What to start, and how.
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
@@ -142,6 +71,48 @@ pub(crate) struct Options {
     pub(crate) stdin: bool,
     /// What the others have to end by themselves when one has failed.
     pub(crate) grace: Duration,
+    /// Where the ranks run.
+    pub(crate) placement: Placement,
+}
+
+/// Where the ranks of a job run, and which of them are this launcher's.
+#[derive(Clone, Debug)]
+pub(crate) enum Placement {
+    /// All of them on this host.
+    Here,
+    /// Some of them here; others start the rest.
+    Part(Part),
+    /// Spread over hosts, with a part on each.
+    Hosts(Hosts),
+}
+
+/// The ranks of one host, and how they find the others.
+#[derive(Clone, Debug)]
+pub(crate) struct Part {
+    ranks: Range<u32>,
+    /// Where rank 0 listens; without it, it is here and gets any port of `address`.
+    root: Option<String>,
+    token: Token,
+    /// On which the ranks here listen.
+    address: IpAddr,
+    /// Whoever decides for the whole job; without one, this process decides for its part.
+    launcher: Option<Launcher>,
+}
+
+/// The hosts of a job.
+#[derive(Clone, Debug)]
+pub(crate) struct Hosts {
+    shares: Vec<Share>,
+    /// The command that runs others elsewhere; not empty.
+    remote_shell: Vec<OsString>,
+}
+
+impl Part {
+    /// All ranks of a job on this host.
+    fn here(ranks: u32) -> anyhow::Result<Self> {
+        let (token, address) = (Token::random()?, Ipv4Addr::LOCALHOST.into());
+        Ok(Self { ranks: 0..ranks, root: None, token, address, launcher: None })
+    }
 }
 
 /// How a rank ended.
@@ -181,14 +152,14 @@ impl fmt::Display for End {
 /// How a job ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Outcome {
-    /// The rank that failed first, and how; none if every rank exited with 0.
-    pub(crate) first_failure: Option<(Rank, End)>,
+    /// How the rank that failed first did; none if every rank exited with 0.
+    pub(crate) first_failure: Option<End>,
 }
 
 impl Outcome {
     /// The exit status that says this.
     pub(crate) fn code(&self) -> u8 {
-        self.first_failure.map_or(0, |(_, end)| end.code())
+        self.first_failure.map_or(0, End::code)
     }
 }
 
@@ -197,7 +168,12 @@ impl Outcome {
 /// While it runs it takes the signals it forwards from the rest of the process. The ranks' life hangs on the calling thread:
 /// if it ends, they are killed. An error means that the job was not started, or was ended because a part of it did not start.
 pub(crate) fn launch(options: &Options) -> anyhow::Result<Outcome> {
-    program::check(&options.program)?;
+    match &options.placement {
+        // What is there to run is for each host to say.
+        Placement::Hosts(hosts) if hosts.shares.iter().all(|share| share.here) => {}
+        Placement::Hosts(hosts) => program::check(&hosts.remote_shell[0])?,
+        Placement::Here | Placement::Part(_) => program::check(&options.program)?,
+    }
     let (events, inbox) = mpsc::channel();
     // Before the first rank: a signal that comes while they start must reach those that run.
     let signals = signals::watch(events.clone())?;
@@ -208,17 +184,7 @@ pub(crate) fn launch(options: &Options) -> anyhow::Result<Outcome> {
 
 /// `rma run`.
 pub(crate) fn main(args: RunArgs) -> anyhow::Result<ExitCode> {
-    let mut command = args.command.into_iter();
-    let options = Options {
-        ranks: args.ranks,
-        program: command.next().unwrap_or_default(),
-        args: command.collect(),
-        variables: Vec::new(),
-        bind: args.bind,
-        prefix: !args.no_prefix,
-        stdin: true,
-        grace: args.grace,
-    };
+    let options = args.into_options()?;
     Ok(launch(&options)?.code().into())
 }
 
@@ -232,34 +198,23 @@ pub(crate) fn exit_code_of(error: &anyhow::Error) -> ExitCode {
 enum Event {
     /// A signal came to the launcher.
     Signal(i32),
-    /// All output of a stream is printed, or cannot be. Something keeps the pipes of these ranks open and may still write.
-    OutputDone { stream: &'static str, result: io::Result<Vec<Rank>> },
+    /// All output of a stream is printed, or cannot be. Something keeps the pipes of these sources open and may still write.
+    OutputDone { stream: &'static str, result: io::Result<Vec<usize>> },
+    /// A part of the job reports.
+    Report(usize, Vec<u8>),
+    /// A part of the job will report no more.
+    ReportsEnd(usize),
+    /// To a part of a job: what it is to do.
+    Order(Order),
+    /// To a part of a job: its launcher has gone.
+    Deserted,
+    /// In a part of a job: rank 0 took a piece of its input, or will take no more.
+    Input { taken: bool },
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_number_of_ranks_out_of_range_names_the_limit() {
-        assert_eq!(ranks("4096"), Ok(4096));
-        assert!(ranks("0").unwrap_err().contains("at least 1"));
-        for text in ["4097", "99999999999999999999"] {
-            assert!(ranks(text).unwrap_err().contains("at most 4096"), "{text}");
-        }
-        for text in ["", "-1", "two", "1.5"] {
-            assert!(ranks(text).unwrap_err().contains("whole number"), "{text}");
-        }
-    }
-
-    #[test]
-    fn a_grace_is_zero_or_more_and_finite() {
-        assert_eq!(grace("0.5"), Ok(Duration::from_millis(500)));
-        assert_eq!(grace("0"), Ok(Duration::ZERO));
-        for text in ["-1", "inf", "NaN", "1e9", "soon"] {
-            assert!(grace(text).is_err(), "{text}");
-        }
-    }
 
     #[test]
     fn the_exit_status_is_that_of_a_shell() {

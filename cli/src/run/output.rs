@@ -4,7 +4,6 @@
 use super::Event;
 use super::lines::Merge;
 use anyhow::{Context, Result};
-use rma::Rank;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::fs::File;
 use std::io::{self, ErrorKind, PipeReader, PipeWriter, Read, Write};
@@ -62,13 +61,15 @@ impl Sinks {
     }
 }
 
-/// The pipes of one stream in the order of the ranks, and what stands before each line of theirs.
+/// The pipes of one stream in the order of the ranks, or of the parts of a job, and what stands before each line of theirs.
 #[derive(Debug)]
 pub(crate) struct Pipes {
     pub(crate) prefixes: Vec<Vec<u8>>,
     pub(crate) pipes: Vec<OwnedFd>,
     /// Whether an unfinished last line gets its newline.
     pub(crate) finish_lines: bool,
+    /// What a line begins with that is a report to this launcher, and no output.
+    pub(crate) mark: Option<Vec<u8>>,
 }
 
 /// The two threads that print.
@@ -86,6 +87,19 @@ impl Pumps {
         }
     }
 
+    /// The same for a report to the launcher of the whole job, which is not lost: it is waited for until there is room.
+    pub(crate) fn report(&mut self, mark: &str, report: &str) {
+        let Some((_, stderr)) = &mut self.controls else { return };
+        // Short enough for a pipe to take it whole or not at all.
+        let line = format!("{mark} {report}\n");
+        while let Err(error) = stderr.write_all(line.as_bytes()) {
+            let full = error.kind() == ErrorKind::WouldBlock;
+            if !full || wait(&mut [PollFd::new(&*stderr, PollFlags::OUT)], None).is_err() {
+                return;
+            }
+        }
+    }
+
     /// Tells the threads that every rank has ended: what is in the pipes is all there is.
     pub(crate) fn no_more(&mut self) {
         self.controls = None;
@@ -96,9 +110,11 @@ impl Sink {
     fn pump(self, stream: &'static str, pipes: Pipes, events: Sender<Event>) -> Result<PipeWriter> {
         let (control, control_writer) = io::pipe().context("creating a pipe")?;
         // The control is one more source, the last: the launcher's own lines, with nothing before them.
-        let merge = Merge::new(pipes.prefixes.into_iter().chain([Vec::new()]), pipes.finish_lines);
+        let merge = Merge::new(pipes.prefixes.into_iter().chain([Vec::new()]), pipes.finish_lines).with_reports(pipes.mark);
         let pipes = pipes.pipes.into_iter().map(|fd| Some(File::from(fd))).collect();
-        let mut pump = Pump { merge, pipes, control: Some(control), sink: self, taken_after_end: 0, waited: Duration::ZERO };
+        let (control, events_of_pump) = (Some(control), events.clone());
+        let mut pump =
+            Pump { merge, pipes, control, sink: self, events: events_of_pump, taken_after_end: 0, waited: Duration::ZERO };
         thread::Builder::new()
             .name(stream.into())
             .spawn(move || {
@@ -136,13 +152,14 @@ struct Pump {
     pipes: Vec<Option<File>>,
     control: Option<PipeReader>,
     sink: Sink,
+    events: Sender<Event>,
     /// Bytes taken, and time spent waiting, since the control was closed.
     taken_after_end: usize,
     waited: Duration,
 }
 
 impl Pump {
-    fn run(&mut self) -> io::Result<Vec<Rank>> {
+    fn run(&mut self) -> io::Result<Vec<usize>> {
         let mut chunk = vec![0; CHUNK_BYTES];
         while self.control.is_some() || self.pipes.iter().any(Option::is_some) {
             let ready = self.ready()?;
@@ -157,10 +174,10 @@ impl Pump {
             }
             self.flush()?;
         }
-        let open = |(rank, pipe): (usize, &Option<File>)| pipe.as_ref().map(|_| Rank(rank as u32));
+        let open = |(source, pipe): (usize, &Option<File>)| pipe.as_ref().map(|_| source);
         let held_open: Vec<_> = self.pipes.iter().enumerate().filter_map(open).collect();
-        for rank in &held_open {
-            self.merge.end(rank.0 as usize);
+        for &source in &held_open {
+            self.merge.end(source);
         }
         self.flush()?;
         Ok(held_open)
@@ -213,9 +230,22 @@ impl Pump {
             Some(pipe) => *pipe = None,
             None => self.control = None,
         }
+        if self.merge.has_reports() {
+            self.tell();
+            let _ = self.events.send(Event::ReportsEnd(source));
+        }
+    }
+
+    /// Passes reports on.
+    fn tell(&mut self) {
+        for (source, report) in self.merge.reports() {
+            // Nobody listens any more when the job is over.
+            let _ = self.events.send(Event::Report(source, report));
+        }
     }
 
     fn flush(&mut self) -> io::Result<()> {
+        self.tell();
         let result = self.sink.write(self.merge.out());
         self.merge.out().clear();
         result

@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 pub(crate) const INTERRUPT_WAIT: Duration = Duration::from_secs(5);
 /// After the SIGTERM that follows a failure's grace, what they have.
 pub(crate) const TERM_WAIT: Duration = Duration::from_secs(2);
+/// After SIGKILL was sent, what a part of the job on another host has to say that its ranks are gone.
+pub(crate) const KILL_WAIT: Duration = Duration::from_secs(3);
 
 /// Where a job is between running and killed.
 #[derive(Debug)]
@@ -23,7 +25,9 @@ enum Phase {
     Grace(Instant),
     /// All have been asked to end; what runs then is killed.
     Asked(Instant),
-    Killed,
+    /// What then has not ended is out of reach.
+    Killed(Instant),
+    Abandoned,
 }
 
 /// What to do with every rank that still runs.
@@ -31,6 +35,8 @@ enum Phase {
 pub(crate) enum Step {
     Terminate,
     Kill,
+    /// No more than this host can be cleaned up.
+    Abandon,
 }
 
 impl Plan {
@@ -49,15 +55,16 @@ impl Plan {
     /// SIGINT or SIGTERM came, and was passed on to the ranks. Asking twice does not buy time.
     pub(crate) fn asked(&mut self, interrupt: bool, now: Instant) -> Option<Step> {
         if interrupt && self.interrupted {
-            self.phase = Phase::Killed;
-            return Some(Step::Kill);
+            let killed = matches!(self.phase, Phase::Killed(_) | Phase::Abandoned);
+            self.phase = if killed { Phase::Abandoned } else { Phase::Killed(now + KILL_WAIT) };
+            return Some(if killed { Step::Abandon } else { Step::Kill });
         }
         self.interrupted |= interrupt;
         let until = now + INTERRUPT_WAIT;
         self.phase = match self.phase {
             Phase::Running | Phase::Grace(_) => Phase::Asked(until),
             Phase::Asked(before) => Phase::Asked(before.min(until)),
-            Phase::Killed => Phase::Killed,
+            killed @ (Phase::Killed(_) | Phase::Abandoned) => killed,
         };
         None
     }
@@ -70,8 +77,12 @@ impl Plan {
                 Some(Step::Terminate)
             }
             Phase::Asked(until) if until <= now => {
-                self.phase = Phase::Killed;
+                self.phase = Phase::Killed(now + KILL_WAIT);
                 Some(Step::Kill)
+            }
+            Phase::Killed(until) if until <= now => {
+                self.phase = Phase::Abandoned;
+                Some(Step::Abandon)
             }
             _ => None,
         }
@@ -80,8 +91,8 @@ impl Plan {
     /// When [`Self::due`] has something next.
     pub(crate) fn next(&self) -> Option<Instant> {
         match self.phase {
-            Phase::Grace(until) | Phase::Asked(until) => Some(until),
-            Phase::Running | Phase::Killed => None,
+            Phase::Grace(until) | Phase::Asked(until) | Phase::Killed(until) => Some(until),
+            Phase::Running | Phase::Abandoned => None,
         }
     }
 }
@@ -93,7 +104,7 @@ mod tests {
     const GRACE: Duration = Duration::from_millis(300);
 
     #[test]
-    fn a_failure_brings_grace_then_terminate_then_kill() {
+    fn a_failure_brings_grace_then_terminate_then_kill_then_abandon() {
         let (mut plan, t0) = (Plan::new(GRACE), Instant::now());
         assert_eq!((plan.next(), plan.due(t0)), (None, None));
         plan.failed(t0);
@@ -103,8 +114,10 @@ mod tests {
         let t1 = t0 + GRACE;
         assert_eq!(plan.due(t1), Some(Step::Terminate));
         assert_eq!(plan.due(t1), None);
-        assert_eq!(plan.due(t1 + TERM_WAIT), Some(Step::Kill));
-        assert_eq!((plan.next(), plan.due(t1 + TERM_WAIT)), (None, None));
+        let t2 = t1 + TERM_WAIT;
+        assert_eq!((plan.due(t2), plan.due(t2)), (Some(Step::Kill), None));
+        assert_eq!(plan.due(t2 + KILL_WAIT), Some(Step::Abandon));
+        assert_eq!((plan.next(), plan.due(t2 + KILL_WAIT)), (None, None));
     }
 
     #[test]
@@ -113,8 +126,10 @@ mod tests {
         assert_eq!(plan.asked(false, t0), None);
         assert_eq!(plan.asked(true, t0 + Duration::from_secs(1)), None);
         assert_eq!(plan.next(), Some(t0 + INTERRUPT_WAIT));
-        assert_eq!(plan.asked(true, t0 + Duration::from_secs(2)), Some(Step::Kill));
-        assert_eq!(plan.next(), None);
+        let t1 = t0 + Duration::from_secs(2);
+        assert_eq!(plan.asked(true, t1), Some(Step::Kill));
+        assert_eq!(plan.next(), Some(t1 + KILL_WAIT));
+        assert_eq!((plan.asked(true, t1), plan.next()), (Some(Step::Abandon), None));
     }
 
     #[test]

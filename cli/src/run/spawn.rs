@@ -1,26 +1,26 @@
-//! Starts the processes of a job: the address rank 0 listens on, the environment, the pipes, the limits.
-//! Knows how a rank begins; what happens to it afterwards is the supervisor's.
+//! Starts processes of a job: the ranks of this host with the address rank 0 listens on, their environment and their pipes, and
+//! whatever else shall end with the launcher. Knows how a process begins; what happens to it afterwards is the supervisor's.
 
-use super::Options;
 use super::child::RankArgs;
+use super::{Options, Part};
 use anyhow::{Context, Result, bail};
-use rma::config::Token;
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Resource, Rlimit, getpid, getrlimit, setrlimit};
 use rustix::thread::{CpuSet, sched_getaffinity};
-use std::net::{Ipv4Addr, TcpListener};
+use std::ffi::OsString;
+use std::net::TcpListener;
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
-/// What a launcher has open besides two pipes for each rank: its own files, pipes of the last spawn, and some air.
+/// What a launcher has open besides the pipes of its processes: its own files, pipes of the last spawn, and some air.
 const OWN_FILES: u64 = 40;
 
-/// Starts one rank after the other.
+/// Starts the ranks of this host, one after the other.
 #[derive(Debug)]
 pub(crate) struct Starter<'a> {
     options: &'a Options,
-    token: Token,
+    part: &'a Part,
     root: String,
     /// What rank 0 inherits; closed here once it has.
     listener: Option<TcpListener>,
@@ -31,37 +31,50 @@ pub(crate) struct Starter<'a> {
 
 impl<'a> Starter<'a> {
     /// Takes what all ranks need. Fails before anything is started if the limits do not allow so many.
-    pub(crate) fn new(options: &'a Options) -> Result<Self> {
-        let open_files = raise_open_files(options.ranks)?;
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("listening on 127.0.0.1 for rank 0")?;
-        // All ranks may call before rank 0 runs; std's backlog is 128.
-        rustix::net::listen(&listener, options.ranks.cast_signed()).context("listening on 127.0.0.1 for rank 0")?;
-        let root = listener.local_addr().context("asking for the port of rank 0")?.to_string();
+    pub(crate) fn new(options: &'a Options, part: &'a Part) -> Result<Self> {
+        let open_files = raise_open_files(part.ranks.len() as u64 * 2, &format!("{} ranks", part.ranks.len()))?;
+        let (mut root, mut listener) = (part.root.clone().unwrap_or_default(), None);
+        if part.ranks.contains(&0) {
+            let (bound, shown) = match &part.root {
+                Some(root) => (TcpListener::bind(root), root.clone()),
+                None => (TcpListener::bind((part.address, 0)), part.address.to_string()),
+            };
+            let doing = || format!("listening on {shown} for rank 0; it must be an address of this host, and its port free");
+            let bound = bound.with_context(doing)?;
+            // All ranks may call before rank 0 runs; std's backlog is 128.
+            rustix::net::listen(&bound, options.ranks.cast_signed()).with_context(doing)?;
+            if part.root.is_none() {
+                root = bound.local_addr().context("asking for the port of rank 0")?.to_string();
+            }
+            listener = Some(bound);
+        }
         let cores = if options.bind { allowed_cores()? } else { Vec::new() };
-        Ok(Self { options, token: Token::random()?, root, listener: Some(listener), cores, open_files })
+        Ok(Self { options, part, root, listener, cores, open_files })
     }
 
-    /// Starts a rank, in a process group of its own. Rank 0 must be the first.
-    ///
-    /// Call it on the thread that stays: a rank is killed when the thread that started it ends.
+    /// Where rank 0 listens.
+    pub(crate) fn root(&self) -> &str {
+        &self.root
+    }
+
+    /// Starts a rank. Rank 0 must be the first.
     pub(crate) fn start(&mut self, rank: u32) -> Result<Child> {
-        let options = self.options;
-        let core = self.cores.get(rank as usize % self.cores.len().max(1)).copied();
+        let (options, part) = (self.options, self.part);
+        let nth_here = rank - part.ranks.start;
+        let core = self.cores.get(nth_here as usize % self.cores.len().max(1)).copied();
         let program = [options.program.clone()].into_iter().chain(options.args.iter().cloned()).collect();
-        let mut command = this_binary(super::RANK_COMMAND);
+        let mut command = ends_with_launcher(core, self.open_files, program);
         command
-            .args(RankArgs::new(getpid(), core, self.open_files, program).command_line())
             .envs(options.variables.iter().map(|(name, value)| (name, value)))
             .env("RMA_RANK", rank.to_string())
             .env("RMA_SIZE", options.ranks.to_string())
             .env("RMA_ROOT", &self.root)
-            .env("RMA_TOKEN", self.token.to_hex())
-            .env("RMA_BIND", Ipv4Addr::LOCALHOST.to_string())
-            .env_remove("RMA_LISTEN_FD")
-            .process_group(0)
-            .stdin(if rank == 0 && options.stdin { Stdio::piped() } else { Stdio::null() })
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
+            .env("RMA_TOKEN", part.token.to_hex())
+            .env("RMA_BIND", part.address.to_string())
+            .env_remove("RMA_LISTEN_FD");
+        if rank != 0 || !options.stdin {
+            command.stdin(Stdio::null());
+        }
         let listener = self.listener.take();
         if let Some(listener) = &listener {
             // Only until this spawn is done. A thread of a caller that executes something in this moment would pass it on too.
@@ -72,6 +85,16 @@ impl<'a> Starter<'a> {
             format!("cannot start rank {rank} of {}; see the limits of processes and memory with `rma info`", options.ranks)
         })
     }
+}
+
+/// A process that runs `program`, in a process group of its own and with pipes for all three streams.
+///
+/// Spawn it on the thread that stays: it is killed when the thread that started it ends.
+pub(crate) fn ends_with_launcher(core: Option<usize>, open_files: Option<u64>, program: Vec<OsString>) -> Command {
+    let mut command = this_binary(super::RANK_COMMAND);
+    command.args(RankArgs::new(getpid(), core, open_files, program).command_line());
+    command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
 }
 
 /// The command `rma SUBCOMMAND` of this very binary, also if its file has been replaced since.
@@ -87,14 +110,14 @@ pub(crate) fn allowed_cores() -> Result<Vec<usize>> {
     Ok((0..CpuSet::MAX_CPU).filter(|&core| set.is_set(core)).collect())
 }
 
-/// Makes room for the pipes of the ranks. Gives the soft limit from before if it had to be raised.
-fn raise_open_files(ranks: u32) -> Result<Option<u64>> {
-    let needed = 2 * u64::from(ranks) + OWN_FILES;
+/// Makes room for so many pipes. Gives the soft limit from before if it had to be raised.
+pub(crate) fn raise_open_files(pipes: u64, of_whom: &str) -> Result<Option<u64>> {
+    let needed = pipes + OWN_FILES;
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let Some(soft) = current.filter(|&soft| soft < needed) else { return Ok(None) };
     if let Some(hard) = maximum.filter(|&hard| hard < needed) {
         bail!(
-            "{ranks} ranks need {needed} open files here, and the limit is {hard}; use fewer ranks, or raise it: \
+            "{of_whom} need {needed} open files here, and the limit is {hard}; use fewer, or raise it: \
              sudo prlimit --pid $$ --nofile={needed}:{needed}"
         );
     }

@@ -1,68 +1,129 @@
 //! Answers for the ranks from the first to the end of the last: passes signals on, notices who ended and how, and carries out
-//! the plan. Owns the processes; when it returns, none of them, and of what they started, is left.
+//! the plan. The same for ranks of this host and for parts of a job on several; what differs is behind [`Charges`].
 
-use super::guard::Guard;
 use super::lines::prefix;
+use super::orders::{Order, Report};
 use super::output::{Pipes, Pumps, Sinks};
+use super::parts::Parts;
 use super::plan::{Plan, Step};
+use super::ranks::{Ranks, Streams};
 use super::spawn::Starter;
-use super::{End, Event, Options, Outcome, input, signals};
+use super::{End, Event, Hosts, Options, Outcome, Part, Placement, input, orders_thread, signals};
 use anyhow::Result;
 use rma::Rank;
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid};
+use rma::config::Token;
+use rustix::process::Signal;
 use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM, SIGTSTP};
 use std::io::ErrorKind;
-use std::process::Child;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::Instant;
 
 /// How many ranks a message lists.
 const MOST_LISTED: usize = 8;
 
-/// Starts the ranks and returns when all have ended and their output is printed.
-pub(super) fn supervise(options: &Options, events: Sender<Event>, inbox: &Receiver<Event>) -> Result<Outcome> {
-    let mut job = Job { ranks: Vec::new(), guard: Guard::start()? };
-    let mut starter = Starter::new(options)?;
-    let (mut stdouts, mut stderrs) = (Vec::new(), Vec::new());
-    for rank in 0..options.ranks {
-        let mut process = starter.start(rank)?;
-        let pipes = (process.stdin.take(), process.stdout.take(), process.stderr.take());
-        job.add(process);
-        if let Some(stdin) = pipes.0 {
-            input::forward(stdin)?;
-        }
-        stdouts.extend(pipes.1.map(Into::into));
-        stderrs.extend(pipes.2.map(Into::into));
+/// What a supervisor answers for. When it is dropped, nothing that this host can end is left.
+pub(super) trait Charges {
+    /// The ranks that have not ended, as far as is known.
+    fn running(&self) -> Vec<Rank>;
+    /// Whether every process has ended, and all has been told.
+    fn are_over(&self) -> bool;
+    /// What has ended since it was last asked.
+    fn ended(&mut self, now: Instant) -> Vec<Ended>;
+    /// When to ask again, also if nothing happens.
+    fn next_look(&self) -> Option<Instant> {
+        None
     }
-    let prefixes: Vec<_> =
-        (0..options.ranks).map(|rank| if options.prefix { prefix(rank, options.ranks) } else { Vec::new() }).collect();
-    let pipes = |pipes| Pipes { prefixes: prefixes.clone(), pipes, finish_lines: options.prefix };
-    let pumps = Sinks::of_this_process()?.pump(pipes(stdouts), pipes(stderrs), &events)?;
+    fn signal_all(&mut self, signal: Signal);
+    /// Ends what a rank that has ended had started.
+    fn end_rest_of(&mut self, _: &Ended) {}
+    /// A part of the job reports.
+    fn hear(&mut self, _source: usize, _report: &Report, _now: Instant) {}
+    /// A part of the job will report no more.
+    fn hear_no_more(&mut self, _source: usize) {}
+    /// The ranks whose output comes through the pipes of this number.
+    fn ranks_of(&self, source: usize) -> Vec<Rank>;
+    /// Gives up what did not even end when it was killed; says what that is.
+    fn abandon(&mut self) -> Option<String> {
+        None
+    }
+    /// Ends all that is left.
+    fn end(&mut self);
+}
+
+/// Ranks that have ended.
+#[derive(Debug)]
+pub(super) struct Ended {
+    pub(super) ranks: Vec<Rank>,
+    pub(super) end: End,
+    /// The same as a sentence.
+    pub(super) text: String,
+}
+
+impl Ended {
+    pub(super) fn rank(rank: Rank, end: End) -> Self {
+        Self { ranks: vec![rank], end, text: format!("{rank} {end}") }
+    }
+}
+
+/// Starts what the options say, and returns when all of it has ended and its output is printed.
+pub(super) fn supervise(options: &Options, events: Sender<Event>, inbox: &Receiver<Event>) -> Result<Outcome> {
+    match &options.placement {
+        Placement::Here => supervise_ranks(options, &Part::here(options.ranks)?, events, inbox),
+        Placement::Part(part) => supervise_ranks(options, part, events, inbox),
+        Placement::Hosts(hosts) => supervise_parts(options, hosts, events, inbox),
+    }
+}
+
+fn supervise_ranks(options: &Options, part: &Part, events: Sender<Event>, inbox: &Receiver<Event>) -> Result<Outcome> {
+    let mut starter = Starter::new(options, part)?;
+    let (ranks, mut streams) = Ranks::start(&mut starter, part.ranks.start, part.ranks.len() as u32)?;
+    let root = starter.root().to_owned();
+    drop(starter);
+    match (streams.stdin.take(), &part.launcher) {
+        (pipe, Some(launcher)) => orders_thread(launcher, pipe.map(Into::into), &events)?,
+        (Some(pipe), None) => input::forward(pipe.into())?,
+        (None, None) => {}
+    }
+    let prefix = |rank| if options.prefix { prefix(rank, options.ranks) } else { Vec::new() };
+    let prefixes = part.ranks.clone().map(prefix).collect();
+    let mut pumps = pump(streams, prefixes, options.prefix, None, &events)?;
     // Only the threads send now: if all are gone, receiving fails instead of waiting for ever.
     drop(events);
-    let plan = Plan::new(options.grace);
-    let mut watch = Supervisor {
-        job,
-        pumps,
-        plan,
-        options,
-        first_failure: None,
-        also_failed: Vec::new(),
-        asked: None,
-        outputs: 2,
-        last_words: Vec::new(),
-    };
-    watch.run(inbox)?;
-    watch.finish(inbox);
-    Ok(Outcome { first_failure: watch.first_failure })
+    let mark = part.launcher.as_ref().map(|launcher| launcher.mark.clone());
+    if let Some(mark) = mark.as_ref().filter(|_| part.ranks.contains(&0)) {
+        pumps.report(mark, &Report::Root(root).encode());
+    }
+    Supervisor::new(Box::new(ranks), pumps, options, mark).run_to_the_end(inbox)
+}
+
+fn supervise_parts(options: &Options, hosts: &Hosts, events: Sender<Event>, inbox: &Receiver<Event>) -> Result<Outcome> {
+    // As hard to guess as the token, so that no output of a rank is taken for a report.
+    let mark = Token::random()?.to_hex();
+    let (parts, streams) = Parts::start(options, hosts, &mark)?;
+    let pumps = pump(streams, vec![Vec::new(); hosts.shares.len()], options.prefix, Some(mark.into_bytes()), &events)?;
+    drop(events);
+    Supervisor::new(Box::new(parts), pumps, options, None).run_to_the_end(inbox)
+}
+
+fn pump(
+    streams: Streams,
+    prefixes: Vec<Vec<u8>>,
+    finish_lines: bool,
+    mark: Option<Vec<u8>>,
+    events: &Sender<Event>,
+) -> Result<Pumps> {
+    let pipes = |pipes, mark| Pipes { prefixes: prefixes.clone(), pipes, finish_lines, mark };
+    Sinks::of_this_process()?.pump(pipes(streams.stdouts, None), pipes(streams.stderrs, mark), events)
 }
 
 struct Supervisor<'a> {
-    job: Job,
+    charges: Box<dyn Charges>,
     pumps: Pumps,
     plan: Plan,
     options: &'a Options,
-    first_failure: Option<(Rank, End)>,
+    /// This is a part of a job: what happens is reported with this mark, and the launcher decides what follows.
+    mark: Option<String>,
+    first_failure: Option<End>,
     /// Those that failed by themselves after the first.
     also_failed: Vec<Rank>,
     /// The signal that last asked the ranks to end: to be killed by it is what was asked for.
@@ -73,16 +134,37 @@ struct Supervisor<'a> {
     last_words: Vec<String>,
 }
 
-impl Supervisor<'_> {
+impl<'a> Supervisor<'a> {
+    fn new(charges: Box<dyn Charges>, pumps: Pumps, options: &'a Options, mark: Option<String>) -> Self {
+        Self {
+            charges,
+            pumps,
+            plan: Plan::new(options.grace),
+            options,
+            mark,
+            first_failure: None,
+            also_failed: Vec::new(),
+            asked: None,
+            outputs: 2,
+            last_words: Vec::new(),
+        }
+    }
+
+    fn run_to_the_end(mut self, inbox: &Receiver<Event>) -> Result<Outcome> {
+        self.run(inbox);
+        self.finish(inbox);
+        Ok(Outcome { first_failure: self.first_failure })
+    }
+
     /// Until every rank has ended.
-    fn run(&mut self, inbox: &Receiver<Event>) -> Result<()> {
+    fn run(&mut self, inbox: &Receiver<Event>) {
         // The first look is for ranks that ended before the first SIGCHLD was watched for.
         loop {
             self.look();
-            if self.job.running().is_empty() {
-                return Ok(());
+            if self.charges.are_over() {
+                return;
             }
-            let event = match self.plan.next() {
+            let event = match self.plan.next().into_iter().chain(self.charges.next_look()).min() {
                 Some(until) => inbox.recv_timeout(until.saturating_duration_since(Instant::now())),
                 None => inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
             };
@@ -102,27 +184,38 @@ impl Supervisor<'_> {
             // The look before the next wait finds who it was.
             Event::Signal(SIGCHLD) => {}
             Event::Signal(signal) => {
-                if let Some(named) = Signal::from_named_raw(signal) {
-                    self.job.signal_all(named);
-                }
-                if signal == SIGINT || signal == SIGTERM {
+                self.pass_on(signal);
+                if signal == SIGTSTP {
+                    // The ranks have it; now this process stops as well, until SIGCONT.
+                    let _ = signal_hook::low_level::emulate_default_handler(SIGTSTP);
+                } else if self.mark.is_none() && (signal == SIGINT || signal == SIGTERM) {
                     self.asked = Some(signal);
                     if let Some(step) = self.plan.asked(signal == SIGINT, Instant::now()) {
                         self.carry_out(step);
                     }
-                } else if signal == SIGTSTP {
-                    // The ranks have it; now this process stops as well, until SIGCONT.
-                    let _ = signal_hook::low_level::emulate_default_handler(SIGTSTP);
                 }
             }
+            Event::Report(source, line) => match Report::parse(&line) {
+                Some(report) => self.charges.hear(source, &report, Instant::now()),
+                None => self.pumps.say(&format!("not understood: {:?}", String::from_utf8_lossy(&line))),
+            },
+            Event::ReportsEnd(source) => self.charges.hear_no_more(source),
+            Event::Order(Order::Signal(signal)) => self.pass_on(signal),
+            Event::Order(_) => {}
+            // Nobody is left to run for.
+            Event::Deserted => self.charges.signal_all(Signal::KILL),
+            Event::Input { taken } => self.report(&if taken { Report::InputTaken } else { Report::InputClosed }),
             Event::OutputDone { stream, result } => {
                 self.outputs -= 1;
                 match result {
                     Ok(held_open) if held_open.is_empty() => {}
-                    Ok(held_open) => self.last_words.push(format!(
-                        "{stream} of {} is still open in a process that left its rank's process group; not waiting for it",
-                        list(&held_open)
-                    )),
+                    Ok(held_open) => {
+                        let ranks: Vec<_> = held_open.into_iter().flat_map(|source| self.charges.ranks_of(source)).collect();
+                        self.last_words.push(format!(
+                            "{stream} of {} is still open in a process that left its rank's process group; not waiting for it",
+                            list(&ranks)
+                        ));
+                    }
                     // Whoever read the output has seen enough.
                     Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
                     Err(error) => self.pumps.say(&format!("cannot write the ranks' {stream}: {error}")),
@@ -131,43 +224,75 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Notices who has ended since the last look.
-    fn look(&mut self) {
-        let mut ended = self.job.ended();
-        causes_first(&mut ended);
-        for (rank, end) in ended.into_iter().filter(|(_, end)| end.failed()) {
-            // Its children must not keep its connections open: the others shall see that it is gone.
-            self.job.kill(rank);
-            let as_asked = self.asked.is_some_and(|signal| matches!(end, End::Killed { signal: by, .. } if by == signal));
-            match self.first_failure {
-                None => {
-                    self.first_failure = Some((rank, end));
-                    if !as_asked {
-                        self.pumps.say(&format!("{rank} {end}"));
-                    }
-                }
-                Some(_) if self.asked.is_none() => self.also_failed.push(rank),
-                Some(_) => {}
-            }
-            self.plan.failed(Instant::now());
+    fn pass_on(&mut self, signal: i32) {
+        if let Some(named) = Signal::from_named_raw(signal) {
+            self.charges.signal_all(named);
         }
     }
 
+    fn report(&mut self, report: &Report) {
+        if let Some(mark) = &self.mark {
+            self.pumps.report(mark, &report.encode());
+        }
+    }
+
+    /// Notices who has ended since the last look.
+    fn look(&mut self) {
+        let mut all = self.charges.ended(Instant::now());
+        causes_first(&mut all);
+        for ended in all {
+            if ended.end.failed() {
+                // Its children must not keep its connections open: the others shall see that it is gone.
+                self.charges.end_rest_of(&ended);
+            }
+            match self.mark {
+                Some(_) => ended.ranks.iter().for_each(|&rank| self.report(&Report::Ended(rank, ended.end))),
+                None if ended.end.failed() => self.failed(ended),
+                None => {}
+            }
+        }
+    }
+
+    fn failed(&mut self, ended: Ended) {
+        let as_asked = self.asked.is_some_and(|signal| matches!(ended.end, End::Killed { signal: by, .. } if by == signal));
+        match self.first_failure {
+            None => {
+                self.first_failure = Some(ended.end);
+                if !as_asked {
+                    self.pumps.say(&ended.text);
+                }
+            }
+            Some(_) if self.asked.is_none() => self.also_failed.extend(ended.ranks),
+            Some(_) => {}
+        }
+        self.plan.failed(Instant::now());
+    }
+
     fn carry_out(&mut self, step: Step) {
-        let running = list(&self.job.running());
+        let running = self.charges.running();
+        let (any, running) = (!running.is_empty(), list(&running));
         match step {
             Step::Terminate => {
                 self.asked = Some(SIGTERM);
-                self.job.signal_all(Signal::TERM);
+                self.charges.signal_all(Signal::TERM);
                 let grace = self.options.grace.as_secs_f64();
-                self.pumps.say(&format!("{running} did not end within {grace} s of the first failure; sending SIGTERM"));
+                if any {
+                    self.pumps.say(&format!("{running} did not end within {grace} s of the first failure; sending SIGTERM"));
+                }
             }
             Step::Kill => {
                 let asked = self.asked.map_or("the request to end", signals::name);
                 // A rank that this kills has not failed by itself; the plan has it as killed.
                 self.asked = Some(Signal::KILL.as_raw());
-                self.job.signal_all(Signal::KILL);
-                self.pumps.say(&format!("{running} did not end after {asked}; killed"));
+                self.charges.signal_all(Signal::KILL);
+                if any {
+                    self.pumps.say(&format!("{running} did not end after {asked}; killed"));
+                }
+            }
+            Step::Abandon => {
+                if let Some(left) = self.charges.abandon() {
+                    self.pumps.say(&left);
+                }
             }
         }
     }
@@ -175,15 +300,16 @@ impl Supervisor<'_> {
     /// After the last rank: ends what they left, and waits for the rest of the output, not longer than that takes.
     fn finish(&mut self, inbox: &Receiver<Event>) {
         if !self.also_failed.is_empty() {
+            self.also_failed.sort_unstable();
             let also = list(&self.also_failed);
             self.pumps.say(&format!("{also} failed after that"));
         }
-        self.job.end();
+        self.charges.end();
         self.pumps.no_more();
         while self.outputs > 0 {
             match inbox.recv() {
                 // Nobody is left to pass it on to: only a reader of this output who does not read keeps the launcher here.
-                Ok(Event::Signal(SIGINT | SIGTERM)) | Err(_) => return,
+                Ok(Event::Signal(SIGINT | SIGTERM) | Event::Deserted) | Err(_) => return,
                 Ok(event) => self.on(event),
             }
         }
@@ -193,100 +319,14 @@ impl Supervisor<'_> {
     }
 }
 
-/// The processes of the ranks.
-///
-/// None is reaped before the end: while a rank is a zombie, the number of its process group can belong to nobody else, so a
-/// signal sent to the group cannot hit a stranger.
-struct Job {
-    ranks: Vec<RankProcess>,
-    guard: Guard,
-}
-
-struct RankProcess {
-    process: Child,
-    pid: Pid,
-    end: Option<End>,
-}
-
-impl Job {
-    fn add(&mut self, process: Child) {
-        let pid = Pid::from_child(&process);
-        self.guard.watch(pid);
-        self.ranks.push(RankProcess { process, pid, end: None });
-    }
-
-    fn running(&self) -> Vec<Rank> {
-        let ranks = self.ranks.iter().enumerate();
-        ranks.filter(|(_, rank)| rank.end.is_none()).map(|(number, _)| Rank(number as u32)).collect()
-    }
-
-    /// Those that have ended since it was last asked.
-    fn ended(&mut self) -> Vec<(Rank, End)> {
-        let mut ended = Vec::new();
-        for (number, rank) in self.ranks.iter_mut().enumerate().filter(|(_, rank)| rank.end.is_none()) {
-            let look = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
-            let end = match waitid(WaitId::Pid(rank.pid), look) {
-                Ok(None) => continue,
-                Ok(Some(status)) => match status.terminating_signal() {
-                    Some(signal) => End::Killed { signal, core_dumped: status.dumped() },
-                    None => End::Exited(status.exit_status().unwrap_or(0)),
-                },
-                Err(rustix::io::Errno::INTR) => continue,
-                Err(error) => panic!("bug: rank {number} is no child of its launcher: {error}"),
-            };
-            rank.end = Some(end);
-            ended.push((Rank(number as u32), end));
-        }
-        ended
-    }
-
-    /// To every process of every rank's group, also of those that have ended: what they started may run.
-    fn signal_all(&self, signal: Signal) {
-        for rank in &self.ranks {
-            rank.signal(signal);
-        }
-    }
-
-    fn kill(&self, rank: Rank) {
-        self.ranks[rank.0 as usize].signal(Signal::KILL);
-    }
-
-    /// Ends all that is left, and forgets it.
-    fn end(&mut self) {
-        self.signal_all(Signal::KILL);
-        // Before the numbers are given back.
-        self.guard.done();
-        for mut rank in self.ranks.drain(..) {
-            let _ = rank.process.wait();
-        }
-    }
-}
-
-impl Drop for Job {
-    fn drop(&mut self) {
-        self.end();
-    }
-}
-
-impl RankProcess {
-    fn signal(&self, signal: Signal) {
-        // A group without living processes is no error.
-        let _ = kill_process_group(self.pid, signal);
-        if self.end.is_none() && rustix::process::getpgid(Some(self.pid)).is_ok_and(|group| group != self.pid) {
-            // The rank itself moved to another group.
-            let _ = kill_process(self.pid, signal);
-        }
-    }
-}
-
 /// Which of several that ended at once was first cannot be known, but one killed by a signal is rather the cause than one
 /// that gave up.
-fn causes_first(ended: &mut [(Rank, End)]) {
-    ended.sort_by_key(|(_, end)| matches!(end, End::Exited(_)));
+fn causes_first(ended: &mut [Ended]) {
+    ended.sort_by_key(|ended| matches!(ended.end, End::Exited(_)));
 }
 
 /// "rank 3", "ranks 0, 1 and 5", "ranks 0, 1, .. and 60 more".
-fn list(ranks: &[Rank]) -> String {
+pub(super) fn list(ranks: &[Rank]) -> String {
     let numbers = |ranks: &[Rank]| ranks.iter().map(|rank| rank.0.to_string()).collect::<Vec<_>>().join(", ");
     match ranks {
         [] => "no rank".into(),
@@ -303,9 +343,11 @@ mod tests {
     #[test]
     fn of_ranks_that_ended_at_once_the_killed_one_is_the_first() {
         let killed = End::Killed { signal: 9, core_dumped: false };
-        let mut ended = [(Rank(0), End::Exited(1)), (Rank(1), End::Exited(1)), (Rank(2), killed)];
+        let mut ended = [(0, End::Exited(1)), (1, End::Exited(1)), (2, killed)].map(|(rank, end)| Ended::rank(Rank(rank), end));
         causes_first(&mut ended);
-        assert_eq!(ended, [(Rank(2), killed), (Rank(0), End::Exited(1)), (Rank(1), End::Exited(1))]);
+        let ended = ended.map(|ended| (ended.ranks, ended.text));
+        assert_eq!(ended[0], (vec![Rank(2)], "rank 2 was killed by signal 9 (SIGKILL)".into()));
+        assert_eq!([&ended[1].0, &ended[2].0], [&[Rank(0)], &[Rank(1)]]);
     }
 
     #[test]
