@@ -86,6 +86,11 @@ impl Hosts {
         ranks > cores.count_ones()
     }
 
+    /// The bytes of memory that processes of this host together can still have; `None` when the system does not say.
+    pub fn available_bytes() -> Option<u64> {
+        crate::memory::available_bytes()
+    }
+
     /// The process of every rank.
     pub(crate) fn processes(&self) -> Vec<Pid> {
         self.places.iter().filter_map(|place| Pid::from_raw(place.process)).collect()

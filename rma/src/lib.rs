@@ -54,6 +54,7 @@ mod ids;
 mod launch;
 pub mod layout;
 pub mod lifecycle;
+mod memory;
 mod message;
 pub mod provider;
 mod queue;

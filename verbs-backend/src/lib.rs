@@ -3,9 +3,26 @@
 //! A program calls [`offer`] first; then `RMA_BACKEND=verbs` selects it, and a job on several hosts does so by itself.
 #![deny(unsafe_code)]
 
+mod commit;
+mod connection;
+mod device;
+mod engine;
+mod failure;
+mod ffi;
+mod gid;
+mod memory;
+mod notice;
+mod options;
+mod plan;
+mod progress;
+mod window;
+
+pub use device::VerbsBackend;
+pub use options::{Options, variables};
+
 use rma::backend::Backend;
 use rma::provider::Provider;
-use rma::{Bootstrap, Config, Deadline, Error, Hosts, Result};
+use rma::{Bootstrap, Config, Deadline, Hosts, Result};
 use std::sync::Arc;
 
 /// What `RMA_BACKEND` and error texts call it.
@@ -26,7 +43,7 @@ impl Provider for Verbs {
         NAME
     }
 
-    fn open(&self, _: &Arc<dyn Bootstrap>, _: &Hosts, _: &Config, _: Deadline) -> Result<Arc<dyn Backend>> {
-        Err(Error::Launch("the verbs backend is being built".into()))
+    fn open(&self, boot: &Arc<dyn Bootstrap>, hosts: &Hosts, config: &Config, deadline: Deadline) -> Result<Arc<dyn Backend>> {
+        Ok(Arc::new(VerbsBackend::open(boot, hosts, config, deadline)?))
     }
 }

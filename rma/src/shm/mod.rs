@@ -15,7 +15,6 @@ pub(crate) mod counters;
 mod device;
 mod handover;
 pub(crate) mod inherit;
-mod memory;
 mod progress;
 mod region;
 mod space;

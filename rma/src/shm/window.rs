@@ -1,10 +1,10 @@
 //! Windows of the shared-memory backend: a region whose number is the key.
 
 use super::device::Shared;
-use super::memory::available_bytes;
 use super::region::Region;
 use super::space::RegionId;
 use crate::backend::{WindowMem, WindowSpec};
+use crate::memory::available_bytes;
 use crate::{Error, Result};
 use std::any::Any;
 use std::ptr::NonNull;

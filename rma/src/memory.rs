@@ -5,7 +5,7 @@ use std::fs;
 
 /// The bytes that can still be had on this host by this process's control group: the smaller of the two limits.
 /// `None` when the system does not say.
-pub(super) fn available_bytes() -> Option<u64> {
+pub(crate) fn available_bytes() -> Option<u64> {
     let host = fs::read_to_string("/proc/meminfo").ok().and_then(|text| mem_available(&text));
     let group = fs::read_to_string("/proc/self/cgroup").ok().and_then(|text| {
         let path = cgroup_path(&text)?.to_owned();

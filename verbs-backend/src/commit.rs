@@ -1,0 +1,428 @@
+//! What a queue becomes: connections with every partner, slots for what they tell, and prebuilt lists of requests.
+//! Owns the cards that partners exchange, and the checks on them; the hot path is in `progress`.
+
+use crate::connection::{Connection, ConnectionId, SIGNALED};
+use crate::device::{RailDevice, Shared, failed, message_bytes};
+use crate::ffi::{Patience, Region, Route, SendList};
+use crate::gid::{self, Gid};
+use crate::memory::Memory;
+use crate::plan::{self, Addressed, Limits, Packing};
+use crate::progress::{Expected, Lane, Packed, Partner, Segment, VerbsCommitted};
+use crate::window::{Key, VerbsWindow};
+use rma::backend::{Chain, Committed, Put};
+use rma::bootstrap::{Messages, Objection};
+use rma::{Bootstrap, Deadline, Error, QueueId, Rail, Rank, Result};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// What a rank tells a partner first.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Card {
+    queue: QueueId,
+    /// Where notices for this queue and partner go.
+    slot: u32,
+    /// Every rail on which the two have something for each other, ascending.
+    rails: Vec<RailCard>,
+}
+
+/// What a partner must know of a rail.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct RailCard {
+    rail: Rail,
+    /// The numbers of both ends of the connection that works already.
+    connected: Option<(u32, u32)>,
+    ethernet: bool,
+    lid: u16,
+    mtu_bytes: u32,
+    gids: Vec<Gid>,
+}
+
+/// What it tells next: the numbers of its new ends, by rail.
+type NewEnds = Vec<(Rail, u32)>;
+
+pub(crate) fn commit(
+    shared: &Arc<Shared>,
+    chain: &Arc<Chain>,
+    boot: &dyn Bootstrap,
+    deadline: Deadline,
+) -> Result<Box<dyn Committed>> {
+    let mut making = Making::new(shared, chain);
+    let cards = making.take_slots().map(|()| making.cards());
+    let theirs = conversation(boot, &making.partners(), cards, deadline, "card");
+    let ends = theirs.and_then(|theirs| making.make_ends(theirs));
+    let theirs = conversation(boot, &making.partners(), ends, deadline, "list of queue pairs");
+    let built = theirs.and_then(|theirs| making.connect(&theirs)).and_then(|()| making.build_lanes());
+    // Nobody may count on a connection of which the other end was not made.
+    let objection = boot.agree(built.as_ref().err().map(Error::full_text), deadline);
+    let lanes = built?;
+    if let Some(Objection { rank, reason }) = objection? {
+        return Err(Error::CollectiveFailed { call: "commit", rank, reason });
+    }
+    Ok(Box::new(making.finish(lanes)))
+}
+
+/// Tells every partner something, or why not, and hears the same of all. Takes part even when there is nothing to tell.
+fn conversation<T: Serialize + DeserializeOwned>(
+    boot: &dyn Bootstrap,
+    partners: &[Rank],
+    mine: Result<BTreeMap<Rank, T>>,
+    deadline: Deadline,
+    what: &'static str,
+) -> Result<BTreeMap<Rank, T>> {
+    let words = |partner: &Rank| match &mine {
+        Ok(mine) => mine.get(partner).map(Ok),
+        Err(error) => Some(Err(error.full_text())),
+    };
+    let encode = |partner: &Rank| {
+        let words = words(partner)?;
+        let bytes = postcard::to_stdvec(&words).expect("bug: a card cannot be encoded");
+        Some((*partner, bytes))
+    };
+    let outgoing: Messages = partners.iter().filter_map(encode).collect();
+    let incoming = boot.exchange(outgoing, deadline);
+    mine?;
+    let mut theirs = BTreeMap::new();
+    for (peer, bytes) in incoming? {
+        match postcard::from_bytes::<Result<T, String>>(&bytes) {
+            Ok(Ok(words)) => drop(theirs.insert(peer, words)),
+            Ok(Err(reason)) => return Err(Error::CollectiveFailed { call: "commit", rank: peer, reason }),
+            Err(cause) => return Err(malformed(what, peer, &cause.to_string())),
+        }
+    }
+    match partners.iter().find(|partner| !theirs.contains_key(partner)) {
+        Some(&partner) => Err(malformed(what, partner, "none came")),
+        None => Ok(theirs),
+    }
+}
+
+fn malformed(what: &'static str, peer: Rank, reason: &str) -> Error {
+    Error::Malformed { what, from: peer.to_string(), reason: reason.into() }
+}
+
+/// A partner while the queue is being made.
+#[derive(Debug)]
+struct Draft {
+    slot: u32,
+    /// Where its notices are to go.
+    their_slot: u32,
+    /// The rails on which it writes to this rank, ascending.
+    from: Vec<Rail>,
+    /// All that one of the two uses, ascending, with the connection once it is there.
+    connections: Vec<(Rail, Option<ConnectionId>)>,
+    /// Those of them that are new, and how to reach the other end.
+    routes: Vec<(ConnectionId, Route)>,
+}
+
+/// Everything that a commit takes from the rank, given back unless it succeeds.
+struct Making<'a> {
+    shared: &'a Arc<Shared>,
+    chain: &'a Arc<Chain>,
+    drafts: BTreeMap<Rank, Draft>,
+    finished: bool,
+}
+
+/// Notices of one queue and partner that may be under way at once: an arrival, a credit, a closing.
+const RECEIVES: u32 = 3;
+/// The same without credits, where the origin may be ahead; beyond that the device holds it back.
+const RECEIVES_UNCREDITED: u32 = 8;
+
+impl<'a> Making<'a> {
+    fn new(shared: &'a Arc<Shared>, chain: &'a Arc<Chain>) -> Self {
+        Self { shared, chain, drafts: BTreeMap::new(), finished: false }
+    }
+
+    fn partners(&self) -> Vec<Rank> {
+        self.chain.partners()
+    }
+
+    fn receives(&self) -> u32 {
+        if self.chain.credits { RECEIVES } else { RECEIVES_UNCREDITED }
+    }
+
+    /// A slot for every partner.
+    fn take_slots(&mut self) -> Result<()> {
+        let mut engine = self.shared.engine();
+        for peer in self.chain.partners() {
+            let incoming = self.chain.incoming.iter().find(|incoming| incoming.origin == peer);
+            let from: Vec<Rail> = incoming.map(|incoming| incoming.rails.clone()).unwrap_or_default();
+            let to = self.chain.puts.iter().filter(|put| put.target == peer).map(|put| put.rail);
+            let mut rails: Vec<Rail> = to.chain(from.iter().copied()).collect();
+            rails.sort_unstable();
+            rails.dedup();
+            let mut closing = vec![false; self.shared.rails.len()].into_boxed_slice();
+            for rail in &rails {
+                closing[usize::from(rail.0)] = true;
+            }
+            let slot = engine.take_slot(peer, closing).ok_or_else(|| Error::Limit {
+                what: "the number of partners of all queues of a rank together,",
+                asked: u64::from(crate::notice::MAX_SLOTS) + 1,
+                limit: crate::notice::MAX_SLOTS.into(),
+                mend: "clear queues that are not used any more".into(),
+            })?;
+            let connections = rails.into_iter().map(|rail| (rail, None)).collect();
+            self.drafts.insert(peer, Draft { slot, their_slot: 0, from, connections, routes: Vec::new() });
+        }
+        Ok(())
+    }
+
+    fn cards(&self) -> BTreeMap<Rank, Card> {
+        let engine = self.shared.engine();
+        let card = |(&peer, draft): (&Rank, &Draft)| {
+            let rails = draft.connections.iter().map(|&(rail, _)| {
+                let device = &self.shared.rails[usize::from(rail.0)];
+                RailCard {
+                    rail,
+                    connected: engine.current(peer, rail).map(|there| (there.pair.number(), there.peer_number)),
+                    ethernet: device.state.ethernet,
+                    lid: device.state.lid,
+                    mtu_bytes: device.state.mtu_bytes,
+                    gids: device.gids.clone(),
+                }
+            });
+            (peer, Card { queue: self.chain.queue, slot: draft.slot, rails: rails.collect() })
+        };
+        self.drafts.iter().map(card).collect()
+    }
+
+    /// Takes the connections that both sides have, and makes new ends for the others.
+    fn make_ends(&mut self, cards: BTreeMap<Rank, Card>) -> Result<BTreeMap<Rank, NewEnds>> {
+        let receives = self.receives();
+        let shared = self.shared;
+        let mut ends = BTreeMap::new();
+        for (&peer, draft) in &mut self.drafts {
+            let card = cards.get(&peer).ok_or_else(|| malformed("card", peer, "none came"))?;
+            if card.queue != self.chain.queue || !card.rails.iter().map(|card| card.rail).eq(draft.connections.iter().map(|c| c.0))
+            {
+                return Err(malformed("card", peer, "another queue, or other rails"));
+            }
+            draft.their_slot = card.slot;
+            let mut new_ends = NewEnds::new();
+            for ((rail, connection), theirs) in draft.connections.iter_mut().zip(&card.rails) {
+                let device = &shared.rails[usize::from(rail.0)];
+                let mut engine = shared.engine();
+                let current = engine.current(peer, *rail);
+                let both = current.filter(|there| theirs.connected == Some((there.peer_number, there.pair.number())));
+                let id = match both.map(|there| there.id) {
+                    Some(id) => id,
+                    None => {
+                        let route = route(shared, device, peer, theirs)?;
+                        device.take_room(shared.options.receives + SIGNALED)?;
+                        let pair = device.new_pair(&shared.options);
+                        let (pair, depths) = pair.inspect_err(|_| device.give_room_back(shared.options.receives + SIGNALED))?;
+                        let id = engine.add_connection(|id| Connection::new(id, peer, *rail, pair, 0, depths));
+                        draft.routes.push((id, route));
+                        new_ends.push((*rail, engine.connection(id).pair.number()));
+                        id
+                    }
+                };
+                *connection = Some(id);
+                let there = engine.connection_mut(id);
+                there.users += 1;
+                there.reserved += receives;
+                if there.reserved > shared.options.receives {
+                    return Err(Error::Limit {
+                        what: "the number of notices that a connection may have to receive at once,",
+                        asked: there.reserved.into(),
+                        limit: shared.options.receives.into(),
+                        mend: format!("clear queues between {} and {peer}, or raise RMA_VERBS_RECEIVES", shared.rank),
+                    });
+                }
+            }
+            ends.insert(peer, new_ends);
+        }
+        Ok(ends)
+    }
+
+    /// Connects the new ends with those of the partners.
+    fn connect(&mut self, theirs: &BTreeMap<Rank, NewEnds>) -> Result<()> {
+        let options = &self.shared.options;
+        let patience =
+            Patience { timeout: options.timeout, retries: options.retries, not_ready_retries: options.not_ready_retries };
+        for (&peer, draft) in &self.drafts {
+            for (id, route) in &draft.routes {
+                let mut engine = self.shared.engine();
+                let connection = engine.connection_mut(*id);
+                let device = &self.shared.rails[usize::from(connection.rail.0)];
+                let number = theirs.get(&peer).and_then(|ends| ends.iter().find(|(rail, _)| *rail == connection.rail));
+                let &(_, number) = number.ok_or_else(|| malformed("list of queue pairs", peer, "a rail is missing"))?;
+                let route = Route { peer_number: number, ..*route };
+                connection.peer_number = number;
+                let pair = &connection.pair;
+                let connected = pair
+                    .initialize(device.port)
+                    .and_then(|()| pair.receive_from(&route))
+                    .and_then(|()| (0..options.receives).try_for_each(|_| pair.post_receive(Connection::request_id(*id))))
+                    .and_then(|()| pair.send_with(&patience));
+                connected.map_err(|refused| {
+                    let to = route.global.map(|(index, to)| format!(", GID {index} to {}", std::net::Ipv6Addr::from(to)));
+                    let to = to.unwrap_or_default();
+                    failed(format!("connecting {} with queue pair {number} of {peer}{to}", device.name), refused)
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The lists of requests, by target and rail.
+    fn build_lanes(&self) -> Result<Vec<Lane>> {
+        let mut by_lane: BTreeMap<(Rank, Rail), Vec<&Put>> = BTreeMap::new();
+        for put in &self.chain.puts {
+            by_lane.entry((put.target, put.rail)).or_default().push(put);
+        }
+        by_lane.into_iter().map(|((target, rail), puts)| self.build_lane(target, rail, &puts)).collect()
+    }
+
+    fn build_lane(&self, target: Rank, rail: Rail, puts: &[&Put]) -> Result<Lane> {
+        let index = usize::from(rail.0);
+        let device = &self.shared.rails[index];
+        let draft = &self.drafts[&target];
+        let id = draft.connections.iter().find(|(r, _)| *r == rail).and_then(|(_, id)| *id);
+        let id = id.ok_or_else(|| malformed("card", target, "a rail is missing"))?;
+        let depths = self.shared.engine().connection(id).depths;
+        let limits = Limits {
+            pieces: depths.pieces as usize,
+            inline_bytes: depths.inline_bytes.into(),
+            message_bytes: message_bytes(&device.state),
+        };
+        let mut sources: Vec<Arc<Region>> = Vec::new();
+        let mut addressed = Vec::with_capacity(puts.len());
+        for put in puts {
+            let key: Key = postcard::from_bytes(&put.key).map_err(|cause| malformed("key", target, &cause.to_string()))?;
+            if put.target_blocks.span().end > key.len_bytes.into() || (key.len_bytes > 0 && index >= key.keys.len()) {
+                return Err(malformed("key", target, "of a window that is shorter or has fewer rails than it said"));
+            }
+            let source = put.source.as_any().downcast_ref::<VerbsWindow>().expect("bug: a window of another backend");
+            let region = source.regions.get(index);
+            if let Some(region) = region.filter(|region| !sources.iter().any(|other| Arc::ptr_eq(other, region))) {
+                sources.push(region.clone());
+            }
+            addressed.push(Addressed {
+                from: source.address(),
+                from_key: region.map_or(0, |region| region.local_key()),
+                source: put.source_blocks,
+                to: key.address,
+                to_key: key.keys.get(index).copied().unwrap_or(0),
+                target: put.target_blocks,
+            });
+        }
+        let packing = Packing::of(&addressed, limits);
+        let mut buffer = (0, 0);
+        let mut packed = None;
+        if packing.bytes > 0 {
+            let bytes = packing.bytes;
+            let memory = Memory::new(bytes).map_err(|cause| Error::os(format!("mapping {bytes} bytes for packing"), cause))?;
+            let memory = Arc::new(memory);
+            let region = Region::new(&device.domain, &memory, false)
+                .map_err(|refused| failed(format!("registering {bytes} bytes for packing on {}", device.name), refused))?;
+            buffer = (memory.address(), region.local_key());
+            sources.push(Arc::new(region));
+            packed = Some(Packed { puts: packing.count(), copies: packing.copies.as_slice().into(), buffer: memory });
+        }
+        let writes = plan::writes(&addressed, &packing, buffer, limits);
+        let longest = (depths.sends as usize / 2).max(1);
+        let lists = writes.chunks(longest).count();
+        let segments = writes.chunks(longest).enumerate().map(|(at, writes)| Segment {
+            list: SendList::new(Connection::request_id(id), writes, at + 1 == lists, sources.clone()),
+        });
+        let gathering = writes.iter().filter(|write| write.pieces.len() > 1).count();
+        let inline = writes.iter().filter(|write| write.inline).count();
+        Ok(Lane {
+            target,
+            rail,
+            connection: id,
+            slot: draft.slot,
+            their_slot: draft.their_slot,
+            segments: segments.collect(),
+            packed,
+            puts: puts.len(),
+            bytes: puts.iter().map(|put| put.target_blocks.total_bytes()).sum(),
+            requests: writes.len(),
+            gathering,
+            inline,
+            posted: 0,
+        })
+    }
+
+    /// The commit has succeeded everywhere: what was taken stays, and new connections serve all queues from now on.
+    fn finish(mut self, lanes: Vec<Lane>) -> VerbsCommitted {
+        self.finished = true;
+        let mut engine = self.shared.engine();
+        self.drafts.values().flat_map(|draft| &draft.routes).for_each(|(id, _)| engine.make_current(*id, self.shared));
+        drop(engine);
+        let partners = self.drafts.iter().map(|(&rank, draft)| Partner {
+            rank,
+            slot: draft.slot,
+            their_slot: draft.their_slot,
+            is_origin: !draft.from.is_empty(),
+            credits_on: draft.from.first().copied(),
+            connections: draft.connections.iter().filter_map(|&(rail, id)| id.map(|id| (rail, id))).collect(),
+        });
+        let expected = self.chain.incoming.iter().flat_map(|incoming| {
+            let slot = self.drafts[&incoming.origin].slot;
+            incoming.rails.iter().map(move |&rail| Expected { slot, origin: incoming.origin, rail })
+        });
+        let (partners, expected) = (partners.collect(), expected.collect());
+        VerbsCommitted::new(self.shared.clone(), self.chain.clone(), self.receives(), partners, lanes, expected)
+    }
+}
+
+impl Drop for Making<'_> {
+    fn drop(&mut self) {
+        if self.finished {
+            return;
+        }
+        let receives = self.receives();
+        let mut engine = self.shared.engine();
+        for draft in self.drafts.values() {
+            engine.give_back_slot(draft.slot);
+            for id in draft.connections.iter().filter_map(|(_, id)| *id) {
+                engine.release(id, receives, self.shared);
+            }
+        }
+    }
+}
+
+/// How to reach a partner's port.
+fn route(shared: &Shared, device: &RailDevice, peer: Rank, theirs: &RailCard) -> Result<Route> {
+    if device.state.ethernet != theirs.ethernet {
+        return Err(Error::Launch(format!(
+            "{} of {} and the same rail of {peer} are not both Ethernet or both InfiniBand; name the ports that are connected with \
+             RMA_VERBS_DEVICES",
+            device.name, shared.rank
+        )));
+    }
+    let chosen = gid::choose(&device.gids, &theirs.gids);
+    // Within one InfiniBand subnet local numbers are enough.
+    let local = !device.state.ethernet && chosen.is_none_or(|(own, peer)| own.address[..8] == peer.address[..8]);
+    let global = match chosen {
+        _ if local => None,
+        Some((own, to)) => {
+            tracing::info!(rank = shared.rank.0, "{} reaches {peer} from {own} at {to}", device.name);
+            Some((own.index as u8, to.address))
+        }
+        None => {
+            let list = |gids: &[Gid]| gids.iter().map(Gid::to_string).collect::<Vec<_>>().join(", ");
+            return Err(Error::Launch(format!(
+                "{} of {} and the same rail of {peer} have no addresses of one kind: {} here, {} there; give the interfaces IPv4 \
+                 addresses, or name an entry with RMA_VERBS_GID_INDEX",
+                device.name,
+                shared.rank,
+                list(&device.gids),
+                list(&theirs.gids)
+            )));
+        }
+    };
+    let options = &shared.options;
+    Ok(Route {
+        port: device.port,
+        mtu_bytes: device.state.mtu_bytes.min(theirs.mtu_bytes).min(options.mtu_bytes.unwrap_or(u32::MAX)),
+        peer_number: 0,
+        peer_lid: theirs.lid,
+        global,
+        service_level: options.service_level,
+        traffic_class: options.traffic_class,
+        not_ready_timer: options.not_ready_timer,
+    })
+}

@@ -1,0 +1,168 @@
+//! One reliable connection with a peer on a rail, shared by all queues: room for requests, and what is on its way.
+//! Owns the accounting that keeps send queues and completion queues from overflowing; knows no protocol.
+
+use crate::failure::{Breakdown, Failure};
+use crate::ffi::{Depths, QueuePair, Refused, SendList};
+use rma::{Rail, Rank};
+use std::collections::VecDeque;
+use std::time::Instant;
+
+/// Its place in the engine's table, never used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct ConnectionId(pub(crate) u32);
+
+/// How many signaled requests may be on their way at once: what the completion queue has room for.
+pub(crate) const SIGNALED: u32 = 64;
+
+/// What is told when a list is complete: the slot of the own queue, and the rail.
+pub(crate) type Owner = Option<u32>;
+
+/// Requests on their way up to and including a signaled one.
+#[derive(Clone, Copy, Debug)]
+struct Batch {
+    requests: u32,
+    owner: Owner,
+}
+
+/// One end of a connection.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub(crate) id: ConnectionId,
+    pub(crate) peer: Rank,
+    pub(crate) rail: Rail,
+    pub(crate) pair: QueuePair,
+    /// The number of the peer's end.
+    pub(crate) peer_number: u32,
+    /// What the own end takes.
+    pub(crate) depths: Depths,
+    /// How many committed queues use it.
+    pub(crate) users: u32,
+    /// Receives set aside for those.
+    pub(crate) reserved: u32,
+    pub(crate) failure: Option<Failure>,
+    /// Requests that the send queue has room for.
+    free: u32,
+    /// Unsignaled ones since the last signaled one.
+    unsignaled: u32,
+    on_way: VecDeque<Batch>,
+    /// Notices that found no room, in order.
+    backlog: VecDeque<u32>,
+}
+
+/// After so many unsignaled requests one is signaled, so that their room comes back.
+const UNSIGNALED: u32 = 8;
+
+impl Connection {
+    pub(crate) fn new(id: ConnectionId, peer: Rank, rail: Rail, pair: QueuePair, peer_number: u32, depths: Depths) -> Self {
+        Self {
+            id,
+            peer,
+            rail,
+            pair,
+            peer_number,
+            depths,
+            users: 0,
+            reserved: 0,
+            failure: None,
+            free: depths.sends,
+            unsignaled: 0,
+            on_way: VecDeque::with_capacity(SIGNALED as usize),
+            backlog: VecDeque::with_capacity(SIGNALED as usize),
+        }
+    }
+
+    /// The number of its requests.
+    pub(crate) fn request_id(id: ConnectionId) -> u64 {
+        u64::from(id.0)
+    }
+
+    /// Whether a list of so many requests may be posted now.
+    pub(crate) fn has_room(&self, requests: u32) -> bool {
+        // One of each is kept for notices.
+        self.failure.is_none() && self.free > requests && self.on_way.len() + 1 < SIGNALED as usize
+    }
+
+    /// Posts a list that [`has_room`](Self::has_room) for.
+    ///
+    /// # Safety
+    /// As for [`QueuePair::post`].
+    #[expect(unsafe_code, reason = "passes the promise of `Committed::start` on")]
+    #[inline]
+    pub(crate) unsafe fn post(&mut self, list: &mut SendList, owner: Owner) {
+        let requests = list.len() + std::mem::take(&mut self.unsignaled);
+        self.free -= list.len();
+        self.on_way.push_back(Batch { requests, owner });
+        // SAFETY: the caller's promise.
+        if let Err(refused) = unsafe { self.pair.post(list) } {
+            self.refused(&refused);
+        }
+    }
+
+    /// Sends a notice, now or as soon as there is room. With `sure` its delivery is waited for by [`is_idle`](Self::is_idle).
+    #[inline]
+    pub(crate) fn notify(&mut self, immediate: u32, sure: bool) {
+        if self.failure.is_some() {
+            return;
+        }
+        if !self.backlog.is_empty() || !self.has_room(0) {
+            self.backlog.push_back(immediate);
+            return;
+        }
+        self.send(immediate, sure);
+    }
+
+    fn send(&mut self, immediate: u32, sure: bool) {
+        let signaled = sure || self.unsignaled + 1 >= UNSIGNALED;
+        self.free -= 1;
+        self.unsignaled += 1;
+        if signaled {
+            self.on_way.push_back(Batch { requests: std::mem::take(&mut self.unsignaled), owner: None });
+        }
+        if let Err(refused) = self.pair.post_notice(Self::request_id(self.id), immediate, signaled) {
+            self.refused(&refused);
+        }
+    }
+
+    /// A signaled request is complete. Returns whose it was.
+    #[inline]
+    pub(crate) fn completed(&mut self) -> Owner {
+        let batch = self.on_way.pop_front()?;
+        self.free += batch.requests;
+        while !self.backlog.is_empty()
+            && self.has_room(0)
+            && let Some(immediate) = self.backlog.pop_front()
+        {
+            self.send(immediate, true);
+        }
+        batch.owner
+    }
+
+    /// Whether all that was sent for sure has been delivered, or never will be.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.failure.is_some() || (self.on_way.is_empty() && self.backlog.is_empty())
+    }
+
+    /// Takes note of the first thing that went wrong, or of the first that says more.
+    pub(crate) fn fail(&mut self, cause: Breakdown) {
+        match &mut self.failure {
+            None => self.failure = Some(Failure { at: Instant::now(), cause }),
+            Some(known) if known.cause.is_vague() && !cause.is_vague() => known.cause = cause,
+            Some(_) => {}
+        }
+    }
+
+    pub(crate) fn refused(&mut self, refused: &Refused) {
+        tracing::warn!(peer = self.peer.0, rail = self.rail.0, "{refused}");
+        self.fail(Breakdown::Post { call: refused.call, number: refused.number().unwrap_or(0) });
+    }
+
+    /// Ends it from this side, so that nothing of the peer is taken any more.
+    pub(crate) fn sever(&mut self) {
+        if !matches!(self.failure, Some(Failure { cause: Breakdown::Severed, .. })) {
+            if let Err(refused) = self.pair.sever() {
+                tracing::warn!(peer = self.peer.0, rail = self.rail.0, "{refused}");
+            }
+            self.fail(Breakdown::Severed);
+        }
+    }
+}

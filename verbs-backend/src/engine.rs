@@ -1,0 +1,256 @@
+//! What all queues of a rank share: its connections, its slots, and the one place where completions are taken.
+//! Owns what notices do; knows no puts.
+
+use crate::connection::{Connection, ConnectionId, SIGNALED};
+use crate::device::{RailDevice, Shared};
+use crate::failure::Breakdown;
+use crate::ffi::{BATCH, Completion};
+use crate::notice::{self, EPOCHS, MAX_SLOTS, Notice};
+use rma::{Rail, Rank};
+use std::collections::HashMap;
+
+/// What a queue and one partner have told each other.
+#[derive(Clone, Debug)]
+pub(crate) struct Slot {
+    peer: Rank,
+    /// Epochs that have arrived from the partner, by rail.
+    pub(crate) arrived: Box<[u64]>,
+    /// Lists of this rank that are complete, by rail.
+    pub(crate) completed: Box<[u64]>,
+    /// Epochs that the partner may be written in.
+    pub(crate) granted: u64,
+    /// For each rail on which the partner has closed, the epoch modulo [`EPOCHS`] up to which it has seen everything.
+    pub(crate) closed: Box<[Option<u64>]>,
+    /// The rails on which the partner will close.
+    closing: Box<[bool]>,
+    /// The queue is gone, and only the partner's closing is waited for.
+    abandoned: bool,
+}
+
+impl Slot {
+    /// Whether nothing of the partner comes any more.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.closing.iter().zip(&self.closed).all(|(closing, closed)| !closing || closed.is_some())
+    }
+
+    pub(crate) fn any_closed(&self) -> bool {
+        self.closed.iter().any(Option::is_some)
+    }
+}
+
+/// What all queues of a rank share.
+#[derive(Debug, Default)]
+pub(crate) struct Engine {
+    connections: Vec<Option<Connection>>,
+    /// The connection to use for new queues.
+    current: HashMap<(Rank, Rail), ConnectionId>,
+    slots: Vec<Option<Slot>>,
+    free_slots: Vec<u32>,
+    /// Whether any connection has failed: while none has, nobody looks.
+    pub(crate) any_failed: bool,
+    /// The rail that is looked at first.
+    first_rail: usize,
+}
+
+impl Engine {
+    /// Takes what has come in on all rails, a batch from each in turn. True if there was anything.
+    #[inline]
+    pub(crate) fn drain(&mut self, rails: &[RailDevice]) -> bool {
+        let mut out = [Completion { id: 0, status: 0, vendor: 0, immediate: None }; BATCH];
+        let mut any = false;
+        self.first_rail = if self.first_rail + 1 < rails.len() { self.first_rail + 1 } else { 0 };
+        for turn in 0..rails.len() {
+            let rail = (self.first_rail + turn) % rails.len();
+            match rails[rail].completions.poll(&mut out) {
+                Ok(0) => {}
+                Ok(count) => {
+                    any = true;
+                    out[..count].iter().for_each(|completion| self.take(completion));
+                }
+                Err(refused) => {
+                    any = true;
+                    let of_rail = |connection: &&mut Connection| connection.rail.0 as usize == rail;
+                    self.connections.iter_mut().flatten().filter(of_rail).for_each(|connection| connection.refused(&refused));
+                    self.any_failed = true;
+                }
+            }
+        }
+        any
+    }
+
+    #[inline]
+    fn take(&mut self, completion: &Completion) {
+        let Some(Some(connection)) = self.connections.get_mut(completion.id as usize) else { return };
+        if completion.status != 0 {
+            connection.fail(Breakdown::Completion { status: completion.status, vendor: completion.vendor });
+            self.any_failed = true;
+            return;
+        }
+        let rail = usize::from(connection.rail.0);
+        let Some(immediate) = completion.immediate else {
+            if let Some(owner) = connection.completed()
+                && let Some(Some(slot)) = self.slots.get_mut(owner as usize)
+            {
+                slot.completed[rail] += 1;
+            }
+            return;
+        };
+        if let Err(refused) = connection.pair.post_receive(completion.id) {
+            connection.refused(&refused);
+            self.any_failed = true;
+        }
+        let Some((what, index, epoch)) = notice::decode(immediate) else {
+            return self.nonsense(completion.id, immediate);
+        };
+        let Some(Some(slot)) = self.slots.get_mut(index as usize) else { return self.nonsense(completion.id, immediate) };
+        let expected = match what {
+            Notice::Arrived => slot.arrived[rail] + 1,
+            Notice::Granted => slot.granted + 1,
+            Notice::Closed => epoch,
+        };
+        if slot.peer != connection.peer || epoch != expected % EPOCHS {
+            return self.nonsense(completion.id, immediate);
+        }
+        match what {
+            Notice::Arrived => slot.arrived[rail] = expected,
+            Notice::Granted => slot.granted = expected,
+            Notice::Closed => {
+                slot.closed[rail] = Some(epoch);
+                if slot.abandoned && slot.is_quiet() {
+                    self.slots[index as usize] = None;
+                    self.free_slots.push(index);
+                }
+            }
+        }
+    }
+
+    #[cold]
+    fn nonsense(&mut self, id: u64, immediate: u32) {
+        if let Some(Some(connection)) = self.connections.get_mut(id as usize) {
+            connection.fail(Breakdown::Nonsense(immediate));
+            self.any_failed = true;
+        }
+    }
+
+    pub(crate) fn slot(&self, index: u32) -> &Slot {
+        self.slots[index as usize].as_ref().expect("bug: a slot is gone while its queue is alive")
+    }
+
+    /// A slot for a queue and a partner that will close on these rails; `None` when there are too many.
+    pub(crate) fn take_slot(&mut self, peer: Rank, closing: Box<[bool]>) -> Option<u32> {
+        let rails = closing.len();
+        let slot = Slot {
+            peer,
+            arrived: vec![0; rails].into(),
+            completed: vec![0; rails].into(),
+            granted: 0,
+            closed: vec![None; rails].into(),
+            closing,
+            abandoned: false,
+        };
+        let index = self.free_slots.pop().or_else(|| {
+            let next = u32::try_from(self.slots.len()).ok().filter(|&next| next < MAX_SLOTS)?;
+            self.slots.push(None);
+            Some(next)
+        })?;
+        self.slots[index as usize] = Some(slot);
+        Some(index)
+    }
+
+    /// Gives a slot back to which no partner sends.
+    pub(crate) fn give_back_slot(&mut self, index: u32) {
+        self.slots[index as usize] = None;
+        self.free_slots.push(index);
+    }
+
+    /// Gives a slot back as soon as the partner has closed.
+    pub(crate) fn abandon_slot(&mut self, index: u32) {
+        match &mut self.slots[index as usize] {
+            Some(slot) if !slot.is_quiet() => slot.abandoned = true,
+            _ => self.give_back_slot(index),
+        }
+    }
+
+    /// The number that the next connection will have.
+    pub(crate) fn next_connection(&self) -> ConnectionId {
+        ConnectionId(self.connections.len() as u32)
+    }
+
+    /// Takes a connection in, without use for new queues yet.
+    pub(crate) fn add_connection(&mut self, make: impl FnOnce(ConnectionId) -> Connection) -> ConnectionId {
+        let id = self.next_connection();
+        self.connections.push(Some(make(id)));
+        id
+    }
+
+    pub(crate) fn connection(&self, id: ConnectionId) -> &Connection {
+        self.connections[id.0 as usize].as_ref().expect("bug: a connection is gone while a queue uses it")
+    }
+
+    pub(crate) fn connection_mut(&mut self, id: ConnectionId) -> &mut Connection {
+        self.connections[id.0 as usize].as_mut().expect("bug: a connection is gone while a queue uses it")
+    }
+
+    /// The connection for new queues, if it works.
+    pub(crate) fn current(&self, peer: Rank, rail: Rail) -> Option<&Connection> {
+        let connection = self.connections.get(self.current.get(&(peer, rail))?.0 as usize)?.as_ref()?;
+        connection.failure.is_none().then_some(connection)
+    }
+
+    /// Sends a notice, now or as soon as there is room.
+    #[inline]
+    pub(crate) fn notify(&mut self, id: ConnectionId, immediate: u32, sure: bool) {
+        let connection = self.connection_mut(id);
+        connection.notify(immediate, sure);
+        self.any_failed |= connection.failure.is_some();
+    }
+
+    /// Uses a connection for new queues from now on.
+    pub(crate) fn make_current(&mut self, id: ConnectionId, shared: &Shared) {
+        let connection = self.connection(id);
+        let replaced = self.current.insert((connection.peer, connection.rail), id);
+        if let Some(replaced) = replaced.filter(|&replaced| replaced != id) {
+            self.drop_unused(replaced, shared);
+        }
+    }
+
+    /// A queue uses a connection no more.
+    pub(crate) fn release(&mut self, id: ConnectionId, receives: u32, shared: &Shared) {
+        let connection = self.connection_mut(id);
+        connection.users -= 1;
+        connection.reserved -= receives;
+        self.drop_unused(id, shared);
+    }
+
+    /// Drops a connection that no queue uses, if it has failed or was replaced.
+    fn drop_unused(&mut self, id: ConnectionId, shared: &Shared) {
+        let Some(Some(connection)) = self.connections.get(id.0 as usize) else { return };
+        let replaced = self.current.get(&(connection.peer, connection.rail)) != Some(&id);
+        if connection.users == 0 && (connection.failure.is_some() || replaced) {
+            if !replaced {
+                self.current.remove(&(connection.peer, connection.rail));
+            }
+            shared.rails[usize::from(connection.rail.0)].give_room_back(shared.options.receives + SIGNALED);
+            self.connections[id.0 as usize] = None;
+            self.any_failed = self.connections.iter().flatten().any(|connection| connection.failure.is_some());
+        }
+    }
+
+    /// Ends all connections with a peer that has gone.
+    pub(crate) fn sever(&mut self, peer: Rank) {
+        for connection in self.connections.iter_mut().flatten().filter(|connection| connection.peer == peer) {
+            connection.sever();
+            self.any_failed = true;
+        }
+    }
+
+    /// Whether everything sent has been delivered, but to those that cannot be reached.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.connections.iter().flatten().all(Connection::is_idle)
+    }
+
+    /// The peers of connections that still have something on its way.
+    pub(crate) fn busy_peers(&self) -> Vec<Rank> {
+        self.connections.iter().flatten().filter(|connection| !connection.is_idle()).map(|connection| connection.peer).collect()
+    }
+}

@@ -1,0 +1,449 @@
+//! Start and wait: lists of requests, notices, and how a waiting rank gives its core away.
+//! Owns the hot path. Nothing here allocates or, while every rank has a core, calls the system but to post.
+
+use crate::connection::ConnectionId;
+use crate::device::Shared;
+use crate::engine::Engine;
+use crate::failure;
+use crate::ffi::SendList;
+use crate::memory::{self, Gather, Memory};
+use crate::notice::{self, EPOCHS, Notice};
+use rma::backend::{Chain, Committed, Lack, Missing, Progress};
+use rma::{Epoch, Error, Rail, Rank, Result};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use std::fmt::Write;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Requests that are posted at once.
+#[derive(Debug)]
+pub(crate) struct Segment {
+    pub(crate) list: SendList,
+}
+
+/// What is copied together before a lane is posted.
+#[derive(Debug)]
+pub(crate) struct Packed {
+    /// How many puts that are.
+    pub(crate) puts: usize,
+    pub(crate) copies: Box<[Gather]>,
+    pub(crate) buffer: Arc<Memory>,
+}
+
+/// The puts to one target on one rail.
+#[derive(Debug)]
+pub(crate) struct Lane {
+    pub(crate) target: Rank,
+    pub(crate) rail: Rail,
+    pub(crate) connection: ConnectionId,
+    pub(crate) slot: u32,
+    pub(crate) their_slot: u32,
+    pub(crate) segments: Box<[Segment]>,
+    pub(crate) packed: Option<Packed>,
+    /// For people.
+    pub(crate) puts: usize,
+    pub(crate) bytes: u128,
+    pub(crate) requests: usize,
+    pub(crate) gathering: usize,
+    pub(crate) inline: usize,
+    /// How many segments of this epoch are posted.
+    pub(crate) posted: usize,
+}
+
+/// A notification to wait for.
+#[derive(Debug)]
+pub(crate) struct Expected {
+    pub(crate) slot: u32,
+    pub(crate) origin: Rank,
+    pub(crate) rail: Rail,
+}
+
+/// A rank that writes here, or is written to.
+#[derive(Debug)]
+pub(crate) struct Partner {
+    pub(crate) rank: Rank,
+    pub(crate) slot: u32,
+    pub(crate) their_slot: u32,
+    pub(crate) is_origin: bool,
+    /// The rail on which it gets its credits.
+    pub(crate) credits_on: Option<Rail>,
+    pub(crate) connections: Vec<(Rail, ConnectionId)>,
+}
+
+impl Partner {
+    fn connection(&self, rail: Rail) -> ConnectionId {
+        let found = self.connections.iter().find(|(r, _)| *r == rail);
+        found.map(|(_, id)| *id).expect("bug: a partner without a connection on its rail")
+    }
+}
+
+/// A chain as lists of requests.
+#[derive(Debug)]
+pub(crate) struct VerbsCommitted {
+    shared: Arc<Shared>,
+    chain: Arc<Chain>,
+    /// Receives set aside on every connection.
+    receives: u32,
+    partners: Vec<Partner>,
+    /// Where credits go: the connection, and the slot of the origin.
+    credits: Vec<(ConnectionId, u32)>,
+    lanes: Vec<Lane>,
+    expected: Vec<Expected>,
+    epoch: Epoch,
+    /// The lanes of this epoch that are not posted to the end. Never grows beyond the capacity it got at commit.
+    unposted: Vec<usize>,
+    /// How many of `expected`, from the front, have come in this epoch ..
+    arrived: usize,
+    /// .. and how many of `lanes` are complete.
+    completed: usize,
+    closed: bool,
+}
+
+/// Turns of `park` in which a rank with a core of its own keeps it.
+const PATIENT_TURNS: u32 = 40;
+/// Turns of `park`, each after some polls that yield, before a crowded rank sleeps.
+const YIELDING_TURNS: u32 = 4;
+/// How long a broken connection is given to turn out to be a peer that died, of which the bootstrap knows more.
+const BROKEN_OR_DEAD: Duration = Duration::from_secs(3);
+
+impl VerbsCommitted {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        chain: Arc<Chain>,
+        receives: u32,
+        partners: Vec<Partner>,
+        lanes: Vec<Lane>,
+        expected: Vec<Expected>,
+    ) -> Self {
+        let credits = partners
+            .iter()
+            .filter(|partner| partner.is_origin)
+            .filter_map(|partner| Some((partner.connection(partner.credits_on?), partner.their_slot)));
+        Self {
+            credits: credits.collect(),
+            unposted: Vec::with_capacity(lanes.len()),
+            shared,
+            chain,
+            receives,
+            partners,
+            lanes,
+            expected,
+            epoch: Epoch(0),
+            arrived: 0,
+            completed: 0,
+            closed: false,
+        }
+    }
+
+    /// Posts what a lane may post now. True once all of it is.
+    ///
+    /// # Safety
+    /// The sources are not written until the epoch is done.
+    #[expect(unsafe_code, reason = "passes the promise of `Committed::start` on")]
+    #[inline]
+    unsafe fn post(lane: &mut Lane, engine: &mut Engine, credits: bool, epoch: Epoch) -> bool {
+        if credits && engine.slot(lane.slot).granted < epoch.0 {
+            return false;
+        }
+        let connection = engine.connection_mut(lane.connection);
+        let last = lane.segments.len() - 1;
+        while let Some(Segment { list }) = lane.segments.get_mut(lane.posted) {
+            if !connection.has_room(list.len()) {
+                return false;
+            }
+            if let Some(packed) = lane.packed.as_ref().filter(|_| lane.posted == 0) {
+                // SAFETY: the sources are mapped as long as the chain; nobody writes them now (the caller's promise); the buffer
+                // is this lane's, and its last requests are complete, as an epoch follows a complete one.
+                unsafe { memory::gather(&packed.copies, &packed.buffer) };
+            }
+            if lane.posted == last {
+                list.immediate(notice::encode(Notice::Arrived, lane.their_slot, epoch.0));
+            }
+            // SAFETY: the sources are the caller's promise; the target has granted the epoch, or the program has promised that
+            // it makes no difference.
+            unsafe { connection.post(list, Some(lane.slot)) };
+            lane.posted += 1;
+        }
+        if connection.failure.is_some() {
+            engine.any_failed = true;
+        }
+        true
+    }
+
+    #[expect(unsafe_code, reason = "posts what `Committed::start` has promised the sources of")]
+    fn post_waiting(&mut self, engine: &mut Engine) {
+        let mut at = 0;
+        while at < self.unposted.len() {
+            let lane = &mut self.lanes[self.unposted[at]];
+            // SAFETY: `start` promised that the sources are left alone until the epoch is done.
+            if unsafe { Self::post(lane, engine, self.chain.credits, self.epoch) } {
+                self.unposted.swap_remove(at);
+            } else {
+                at += 1;
+            }
+        }
+    }
+
+    fn is_complete(&self, lane: &Lane, engine: &Engine) -> bool {
+        let (slot, rail) = (engine.slot(lane.slot), usize::from(lane.rail.0));
+        slot.completed[rail] >= self.epoch.0 * lane.segments.len() as u64
+            // Who has closed after all arrivals of this epoch has what was sent, though the acknowledgment is lost.
+            || (lane.posted == lane.segments.len() && slot.closed[rail] == Some(self.epoch.0 % EPOCHS))
+    }
+
+    #[inline]
+    fn look(&mut self, engine: &mut Engine) -> Progress {
+        if !self.unposted.is_empty() {
+            self.post_waiting(engine);
+        }
+        while let Some(expected) = self.expected.get(self.arrived) {
+            if engine.slot(expected.slot).arrived[usize::from(expected.rail.0)] < self.epoch.0 {
+                return Progress::Pending;
+            }
+            self.arrived += 1;
+        }
+        while let Some(lane) = self.lanes.get(self.completed) {
+            if !self.is_complete(lane, engine) {
+                return Progress::Pending;
+            }
+            self.completed += 1;
+        }
+        if self.unposted.is_empty() { Progress::Done } else { Progress::Pending }
+    }
+
+    /// The error of an epoch that lacks something a broken connection should have brought.
+    #[cold]
+    fn failure(&self, engine: &Engine) -> Option<Error> {
+        let departed = self.shared.boot.departed();
+        let of_arrival = |expected: &Expected| {
+            let partner = self.partners.iter().find(|partner| partner.rank == expected.origin)?;
+            let slot = engine.slot(expected.slot);
+            let lacks = slot.arrived[usize::from(expected.rail.0)] < self.epoch.0;
+            lacks.then(|| (partner.connection(expected.rail), expected.slot))
+        };
+        let arrivals = self.expected.iter().filter_map(of_arrival);
+        let lanes = self.lanes.iter().filter(|lane| !self.is_complete(lane, engine)).map(|lane| (lane.connection, lane.slot));
+        arrivals.chain(lanes).find_map(|(id, slot)| {
+            let connection = engine.connection(id);
+            let failure = connection.failure?;
+            // Of who has gone, or has closed the queue, the core knows and says more.
+            let explained = engine.slot(slot).any_closed() || departed.iter().any(|(rank, _)| *rank == connection.peer);
+            let patient = (explained || failure.cause.may_be_a_death()) && failure.at.elapsed() < BROKEN_OR_DEAD;
+            (!patient).then(|| {
+                let device = &self.shared.rails[usize::from(connection.rail.0)].name;
+                failure::error(failure.cause, connection.peer, connection.rail, device, self.chain.queue, self.epoch)
+            })
+        })
+    }
+
+    /// Between two looks: leaves the core to whoever may bring what is missing, if it wants one.
+    #[inline]
+    fn relax(&self) {
+        if self.shared.crowded {
+            rustix::thread::sched_yield();
+        } else {
+            std::hint::spin_loop();
+        }
+    }
+
+    /// Sleeps until a completion comes in, at most `limit`.
+    fn sleep(&mut self, limit: Duration) {
+        let shared = self.shared.clone();
+        for rail in &shared.rails {
+            if rail.completions.arm().is_err() {
+                // Polling goes on; it only costs the core.
+                return rustix::thread::sched_yield();
+            }
+        }
+        // What came before the arming makes no event.
+        let mut engine = shared.engine();
+        let news = engine.drain(&shared.rails) || self.look(&mut engine) == Progress::Done;
+        drop(engine);
+        if news {
+            return;
+        }
+        let mut fds: Vec<_> =
+            shared.rails.iter().map(|rail| PollFd::from_borrowed_fd(rail.completions.as_fd(), PollFlags::IN)).collect();
+        let limit = Timespec::try_from(limit).ok();
+        // Interrupted or not: the caller looks again.
+        let _ = rustix::event::poll(&mut fds, limit.as_ref());
+        shared.rails.iter().for_each(|rail| rail.completions.clear_events());
+    }
+
+    /// Whether nothing of a partner can come any more, nor anything of this rank be on its way to it.
+    fn is_quiet(&self, partner: &Partner, engine: &Engine) -> bool {
+        let delivered = |lane: &Lane| {
+            let connection = engine.connection(lane.connection);
+            connection.failure.is_some() || lane.posted == 0 || self.is_complete(lane, engine)
+        };
+        engine.slot(partner.slot).is_quiet() && self.lanes.iter().filter(|lane| lane.target == partner.rank).all(delivered)
+    }
+}
+
+impl Committed for VerbsCommitted {
+    #[expect(unsafe_code, reason = "posts what the caller has promised the sources of")]
+    unsafe fn start(&mut self, epoch: Epoch) -> Result<()> {
+        let mut engine = self.shared.engine();
+        self.epoch = epoch;
+        (self.arrived, self.completed) = (0, 0);
+        for (index, lane) in self.lanes.iter_mut().enumerate() {
+            lane.posted = 0;
+            // SAFETY: the caller's promise.
+            if !unsafe { Self::post(lane, &mut engine, self.chain.credits, epoch) } {
+                self.unposted.push(index);
+            }
+        }
+        Ok(())
+    }
+
+    fn poll(&mut self, rounds: u32) -> Result<Progress> {
+        let shared = self.shared.clone();
+        let mut engine = shared.engine();
+        for round in 0..rounds {
+            if round > 0 {
+                self.relax();
+            }
+            let news = engine.drain(&shared.rails);
+            if (news || round == 0) && self.look(&mut engine) == Progress::Done {
+                return Ok(Progress::Done);
+            }
+        }
+        if engine.any_failed
+            && !self.closed
+            && let Some(error) = self.failure(&engine)
+        {
+            return Err(error);
+        }
+        Ok(Progress::Pending)
+    }
+
+    fn grant(&mut self, epoch: Epoch) -> Result<()> {
+        let mut engine = self.shared.engine();
+        for &(connection, slot) in &self.credits {
+            engine.notify(connection, notice::encode(Notice::Granted, slot, epoch.0), false);
+        }
+        Ok(())
+    }
+
+    fn park(&mut self, turn: u32, limit: Duration) {
+        let keeps = if self.shared.crowded { YIELDING_TURNS } else { PATIENT_TURNS };
+        if turn >= keeps {
+            self.sleep(limit);
+        } else if self.shared.crowded {
+            rustix::thread::sched_yield();
+        }
+    }
+
+    fn missing(&self) -> Vec<Missing> {
+        let engine = self.shared.engine();
+        let mut missing: Vec<Missing> = Vec::new();
+        for lane in &self.lanes {
+            let slot = engine.slot(lane.slot);
+            let lacks_credit = self.chain.credits && slot.granted < self.epoch.0;
+            let what = match lacks_credit {
+                true => Lack::Credit(lane.target),
+                false if !self.is_complete(lane, &engine) => Lack::Completion(lane.target, lane.rail),
+                false => continue,
+            };
+            if !missing.iter().any(|other| other.what == what) {
+                // A target grants an epoch when it is done with the one before.
+                let peer_epoch = self.chain.credits.then(|| Epoch(slot.granted.saturating_sub(1)));
+                missing.push(Missing { what, peer_epoch, closed: slot.any_closed() });
+            }
+        }
+        for expected in &self.expected {
+            let slot = engine.slot(expected.slot);
+            let rail = usize::from(expected.rail.0);
+            if slot.arrived[rail] < self.epoch.0 {
+                let started = slot.arrived.iter().copied().max().unwrap_or(0);
+                let what = Lack::Arrival(expected.origin, expected.rail);
+                missing.push(Missing { what, peer_epoch: Some(Epoch(started)), closed: slot.closed[rail].is_some() });
+            }
+        }
+        missing
+    }
+
+    fn close(&mut self) {
+        if std::mem::replace(&mut self.closed, true) {
+            return;
+        }
+        self.unposted.clear();
+        let mut engine = self.shared.engine();
+        for partner in &self.partners {
+            for &(rail, connection) in &partner.connections {
+                let seen = engine.slot(partner.slot).arrived[usize::from(rail.0)];
+                engine.notify(connection, notice::encode(Notice::Closed, partner.their_slot, seen), true);
+            }
+        }
+    }
+
+    fn unclosed(&self) -> Vec<Rank> {
+        let mut engine = self.shared.engine();
+        engine.drain(&self.shared.rails);
+        if self.partners.iter().all(|partner| self.is_quiet(partner, &engine)) {
+            return Vec::new();
+        }
+        // Who has gone writes no more: its connections are ended from this side.
+        let departed = self.shared.boot.departed();
+        let mut ranks = Vec::new();
+        for partner in &self.partners {
+            if departed.iter().any(|(rank, _)| *rank == partner.rank) {
+                engine.sever(partner.rank);
+            } else if !self.is_quiet(partner, &engine) {
+                ranks.push(partner.rank);
+            }
+        }
+        ranks
+    }
+
+    fn explain(&self) -> String {
+        let mut text = String::new();
+        for lane in &self.lanes {
+            let Lane { target, rail, puts, bytes, requests, gathering, inline, .. } = lane;
+            let device = &self.shared.rails[usize::from(rail.0)].name;
+            let _ = write!(text, "to {target} on {rail} ({device}): {bytes} bytes in {puts} put(s) as {requests} write request(s)");
+            for (count, what) in [(inline, "with the bytes inline"), (gathering, "gathering several pieces")] {
+                if *count > 0 {
+                    let _ = write!(text, ", {count} {what}");
+                }
+            }
+            if let Some(packed) = &lane.packed {
+                let _ = write!(
+                    text,
+                    ", {} put(s) packed here first ({} copies, {} bytes)",
+                    packed.puts,
+                    packed.copies.len(),
+                    packed.buffer.len_bytes()
+                );
+            }
+            let posts = lane.segments.len();
+            let _ = writeln!(text, "; posted in {posts} call(s), the last request notifies");
+        }
+        for expected in &self.expected {
+            let _ = writeln!(text, "from {} on {}: one notification", expected.origin, expected.rail);
+        }
+        let waiting = if self.shared.crowded {
+            "poll, yield, then sleep (more ranks than cores on this host)"
+        } else {
+            "poll, then sleep after some milliseconds (a core for every rank)"
+        };
+        let _ = write!(text, "waiting: {waiting}");
+        text
+    }
+}
+
+impl Drop for VerbsCommitted {
+    fn drop(&mut self) {
+        // A partner must never wait for a queue that is gone, also not for one whose commit failed.
+        self.close();
+        let mut engine = self.shared.engine();
+        engine.drain(&self.shared.rails);
+        for partner in &self.partners {
+            engine.abandon_slot(partner.slot);
+            for &(_, id) in &partner.connections {
+                engine.release(id, self.receives, &self.shared);
+            }
+        }
+    }
+}
