@@ -39,6 +39,7 @@ pub(crate) struct Spec {
     args: Vec<String>,
     set: Vec<(String, String)>,
     unset: Vec<String>,
+    folder: Option<PathBuf>,
 }
 
 /// How a command ended.
@@ -53,7 +54,7 @@ pub(crate) struct Finished {
 
 impl Spec {
     pub(crate) fn new(program: impl Into<String>) -> Self {
-        Self { program: program.into(), args: Vec::new(), set: Vec::new(), unset: Vec::new() }
+        Self { program: program.into(), args: Vec::new(), set: Vec::new(), unset: Vec::new(), folder: None }
     }
 
     /// `cargo`, the one that runs this program.
@@ -80,6 +81,12 @@ impl Spec {
         self
     }
 
+    /// Starts it in this folder instead of the current one.
+    pub(crate) fn folder(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.folder = Some(folder.into());
+        self
+    }
+
     /// Adds to a variable that holds words, as `RUSTFLAGS` does, without losing the user's own.
     pub(crate) fn env_append(self, name: &str, words: &str) -> Self {
         let value = match std::env::var(name) {
@@ -99,6 +106,7 @@ impl Spec {
         let mut command = Command::new(&self.program);
         command.args(&self.args).envs(self.set.iter().map(|(name, value)| (name, value)));
         self.unset.iter().for_each(|name| _ = command.env_remove(name));
+        self.folder.iter().for_each(|folder| _ = command.current_dir(folder));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
         // The lock is held across the start: a signal meanwhile would otherwise miss the child.
         let mut running = lock(&RUNNING);
@@ -178,13 +186,23 @@ impl Running {
         let late = watchdog.join().unwrap_or(false);
         waited.context("cannot wait for a child")?;
         let status = self.reap()?;
+        Ok(self.conclude((!late).then_some(status), limit))
+    }
+
+    /// Whether it has ended by itself, without waiting.
+    pub(crate) fn has_ended(&self) -> bool {
+        !lives(self.pid)
+    }
+
+    /// Ends it at once and the hard way, with what is left of its group.
+    pub(crate) fn kill(mut self) -> Result<Finished> {
+        let status = self.reap()?;
+        Ok(self.conclude(Some(status), Duration::ZERO))
+    }
+
+    fn conclude(&self, status: Option<ExitStatus>, limit: Duration) -> Finished {
         let drained = Instant::now() + DRAIN;
-        Ok(Finished {
-            status: (!late).then_some(status),
-            stdout: self.stdout.text(drained),
-            stderr: self.stderr.text(drained),
-            limit,
-        })
+        Finished { status, stdout: self.stdout.text(drained), stderr: self.stderr.text(drained), limit }
     }
 
     fn reap(&mut self) -> Result<ExitStatus> {
@@ -336,6 +354,26 @@ mod tests {
         let started = Instant::now();
         let finished = shell("sleep 600 & echo done").run(Duration::from_secs(60), Output::Kept).unwrap();
         assert!(finished.succeeded() && started.elapsed() < Duration::from_secs(30));
+    }
+
+    #[test]
+    fn a_process_can_be_looked_at_and_killed() {
+        let ended = shell("exit 3").start(Output::Kept).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while !ended.has_ended() {
+            assert!(Instant::now() < deadline, "the process does not end");
+            thread::yield_now();
+        }
+        assert_eq!(ended.kill().unwrap().status.and_then(|status| status.code()), Some(3));
+        let deaf = shell("trap '' TERM; sleep 600").start(Output::Kept).unwrap();
+        assert!(!deaf.has_ended());
+        assert_eq!(deaf.kill().unwrap().status.and_then(|status| status.code()), None);
+    }
+
+    #[test]
+    fn a_command_runs_in_its_folder() {
+        let finished = shell("pwd").folder("/").run(Duration::from_secs(20), Output::Kept).unwrap();
+        assert_eq!(finished.stdout, "/\n");
     }
 
     #[test]
