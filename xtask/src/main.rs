@@ -1,4 +1,4 @@
-//! Everything CI does, by hand: `cargo xtask setup | test | bench | instructions`.
+//! Everything CI does, by hand: `cargo xtask setup | test | bench | vm | instructions`.
 //! Owns the command line; each command is a module of its own.
 #![forbid(unsafe_code)]
 // The output is what this program is for.
@@ -11,6 +11,7 @@ mod metadata;
 mod process;
 mod setup;
 mod test;
+mod vm;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -33,6 +34,8 @@ enum Command {
     Bench(bench::Args),
     /// Count the instructions of starting and waiting for six puts
     Instructions,
+    /// Real verbs without InfiniBand: run a command in a virtual machine with Soft-RoCE devices
+    Vm(vm::Args),
 }
 
 fn main() -> ExitCode {
@@ -41,6 +44,7 @@ fn main() -> ExitCode {
         Command::Test(args) => test::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Instructions => instructions::run(),
+        Command::Vm(args) => vm::run(args),
     });
     outcome.unwrap_or_else(|error| {
         eprintln!("error: {error:#}");
