@@ -113,7 +113,8 @@ impl Lab {
         if site == Site::Whole {
             let _ = writeln!(text, "route replace 10.{rail}.0.0/24 dev {device} table {}", table(rank, rail));
         }
-        for peer in (0..self.ranks).filter(|&peer| peer != rank) {
+        // Its own, too: the routes above hide from it that it could reach itself.
+        for peer in (0..self.ranks).filter(|&peer| peer != rank || site == Site::Whole) {
             let (address, mac) = (address(peer, rail), mac(peer, rail));
             let _ = writeln!(text, "neigh replace {address} lladdr {mac} dev {device} nud permanent");
         }
