@@ -4,7 +4,7 @@
 use super::cpio::Archive;
 use super::kernel::{self, Modules};
 use crate::process::{Output, Spec, find_program};
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -34,6 +34,7 @@ const MODULES: [&str; 14] = [
 ];
 /// What has to be there to run a machine. The last three are run inside, from the host's files.
 const RUN_PROGRAMS: [&str; 5] = ["qemu-system-x86_64", "setpriv", "ip", "tc", "rdma"];
+const BUILD_PROGRAMS: [&str; 3] = ["dpkg-deb", "xz", "depmod"];
 const DOWNLOAD_LIMIT: Duration = Duration::from_secs(600);
 const STEP_LIMIT: Duration = Duration::from_secs(120);
 
@@ -66,6 +67,18 @@ impl Image {
         };
         drop(lock);
         Ok(Self::within(&found, runs))
+    }
+
+    /// Whether `prepare` has nothing to do.
+    pub(crate) fn is_built(target: &Path) -> Result<bool> {
+        let folder = target.join("vm");
+        Ok(folder.is_dir() && find(&folder, &key())?.is_some())
+    }
+
+    /// Whether `prepare` needs the network: no kernel package was kept.
+    pub(crate) fn needs_download(target: &Path) -> Result<bool> {
+        let folder = target.join("vm");
+        Ok(!folder.is_dir() || find_package(&folder)?.is_none())
     }
 
     /// Where it is kept.
@@ -109,6 +122,11 @@ fn key() -> String {
 
 /// Builds in a folder that no one looks for, and gives it its name at the end.
 fn build(folder: &Path, key: &str) -> Result<PathBuf> {
+    // Before the download: what is missing should be said at once.
+    for program in BUILD_PROGRAMS {
+        program_path(program)?;
+    }
+    let busybox = static_busybox()?;
     let building = folder.join("building");
     let _ = fs::remove_dir_all(&building);
     fs::create_dir(&building).with_context(|| format!("cannot create {}", building.display()))?;
@@ -120,7 +138,7 @@ fn build(folder: &Path, key: &str) -> Result<PathBuf> {
     step(&Spec::new(program_path("dpkg-deb")?).arg("-x").arg(text(&package)).arg(text(&unpacked)))?;
     unpack_kernel(&unpacked.join(format!("boot/vmlinuz-{version}")), &building)?;
     step(&Spec::new(program_path("depmod")?).args(["-b".into(), text(&unpacked), version.into()]))?;
-    let archive = initramfs(&unpacked, version)?;
+    let archive = initramfs(&unpacked, version, &busybox)?;
     fs::write(building.join("initramfs.cpio"), archive).context("cannot write the initramfs")?;
     fs::remove_dir_all(&unpacked).context("cannot remove the unpacked kernel package")?;
     let done = folder.join(format!("{version}-{key}"));
@@ -134,11 +152,13 @@ fn build(folder: &Path, key: &str) -> Result<PathBuf> {
     Ok(done)
 }
 
+fn find_package(folder: &Path) -> Result<Option<String>> {
+    Ok(names(folder)?.into_iter().find(|name| kernel::version_of_file(name).is_some()))
+}
+
 /// The package of an earlier build, or else the one that Debian has now; kept, so that the network is needed once.
 fn kernel_package(folder: &Path, building: &Path) -> Result<PathBuf> {
-    let in_folder =
-        |folder: &Path| Ok::<_, anyhow::Error>(names(folder)?.into_iter().find(|name| kernel::version_of_file(name).is_some()));
-    if let Some(name) = in_folder(folder)? {
+    if let Some(name) = find_package(folder)? {
         return Ok(folder.join(name));
     }
     let depends = Spec::new(program_path("apt-cache")?).args(["depends", kernel::META_PACKAGE]).run(STEP_LIMIT, Output::Kept)?;
@@ -152,7 +172,7 @@ fn kernel_package(folder: &Path, building: &Path) -> Result<PathBuf> {
         finished.failure(),
         finished.last_words(5)
     );
-    let name = in_folder(building)?.with_context(|| format!("`{download}` left no file {package}_*.deb"))?;
+    let name = find_package(building)?.with_context(|| format!("`{download}` left no file {package}_*.deb"))?;
     let kept = folder.join(&name);
     fs::rename(building.join(&name), &kept).with_context(|| format!("cannot create {}", kept.display()))?;
     Ok(kept)
@@ -170,7 +190,7 @@ fn unpack_kernel(vmlinuz: &Path, building: &Path) -> Result<()> {
     Ok(())
 }
 
-fn initramfs(unpacked: &Path, version: &str) -> Result<Vec<u8>> {
+fn initramfs(unpacked: &Path, version: &str, busybox: &[u8]) -> Result<Vec<u8>> {
     let mut archive = Archive::default();
     // The kernel gives the first process this console.
     archive.character_device("dev/console", 5, 1)?;
@@ -178,7 +198,7 @@ fn initramfs(unpacked: &Path, version: &str) -> Result<Vec<u8>> {
         archive.folder(folder)?;
     }
     archive.file("init", INIT.as_bytes())?;
-    archive.file("bin/busybox", &static_busybox()?)?;
+    archive.file("bin/busybox", busybox)?;
     archive.link("bin/sh", "busybox")?;
     APPLETS.iter().try_for_each(|applet| archive.link(&format!("bin/{applet}"), "busybox"))?;
     archive.link("sbin/modprobe", "../bin/busybox")?;
@@ -209,15 +229,18 @@ fn initramfs(unpacked: &Path, version: &str) -> Result<Vec<u8>> {
 fn static_busybox() -> Result<Vec<u8>> {
     let path = program_path("busybox")?;
     let program = fs::read(&path).with_context(|| format!("cannot read {path}"))?;
-    let loader = b"/lib64/ld-linux-x86-64.so.2\0";
-    // The loader's name stands near the start of a program that needs it, as its interpreter.
-    let head = &program[..program.len().min(4096)];
-    if head.windows(loader.len()).any(|window| window == loader) {
-        bail!(
-            "{path} is not statically linked, and the machine has no libraries when it starts; `cargo xtask setup` installs busybox-static"
-        );
-    }
+    ensure!(
+        !needs_a_loader(&program),
+        "{path} is not statically linked, and the machine has no libraries when it starts; \
+         `cargo xtask setup` installs busybox-static"
+    );
     Ok(program)
+}
+
+/// The loader's name stands near the start of a program that is linked dynamically, as its interpreter.
+fn needs_a_loader(program: &[u8]) -> bool {
+    let loader = b"/lib64/ld-linux-x86-64.so.2\0";
+    program[..program.len().min(4096)].windows(loader.len()).any(|window| window == loader)
 }
 
 fn step(spec: &Spec) -> Result<()> {
@@ -242,15 +265,38 @@ fn text(path: &Path) -> String {
 mod tests {
     use super::*;
 
-    /// Every first word of a command in `init` that the shell does not have itself.
+    /// Words where a command begins, without those that the shell itself knows.
+    fn programs(script: &str) -> Vec<String> {
+        let own =
+            ["", "for", "[", ".", "case", "echo", "esac", "fi", "done", "read", "return", "wait", "die", "on_host", "is_up", "}"];
+        let leading = ["if", "while", "do", "then", "!"];
+        let script = script.replace("$((", "");
+        let lines = script.lines().filter(|line| !line.trim_start().starts_with('#'));
+        let commands = lines.flat_map(|line| line.split(['|', '&', ';', '(', ')', '`'])).map(|command| {
+            let mut words = command.split_whitespace().skip_while(|word| leading.contains(word));
+            words.next().unwrap_or_default()
+        });
+        let plain = |word: &&str| word.chars().all(|c| c.is_ascii_lowercase());
+        commands.filter(plain).filter(|word| !own.contains(word)).map(str::to_owned).collect()
+    }
+
     #[test]
     fn every_program_that_init_calls_is_in_the_image() {
-        let own = ["case", "while", "for", "do", "done", "if", "then", "fi", "esac", "read", "wait", "die", "[", "break", "kill"];
-        for word in
-            ["mount", "modprobe", "mkfifo", "setsid", "chroot", "sed", "ls", "mv", "sleep", "reboot", "chmod", "mkdir", "ip"]
-        {
-            assert!(INIT.contains(word) && APPLETS.contains(&word) && !own.contains(&word), "{word}");
-        }
+        assert_eq!(programs("if mount x; then a=$(cat y | sed z) && echo w; fi"), ["mount", "cat", "sed"]);
+        let programs = programs(INIT);
+        assert!(programs.len() > 20, "{programs:?}");
+        programs
+            .iter()
+            .for_each(|program| assert!(APPLETS.contains(&program.as_str()), "init calls {program:?}: add it to APPLETS"));
+    }
+
+    #[test]
+    fn a_dynamically_linked_program_is_known_by_its_interpreter() {
+        let mut program = vec![0; 5000];
+        assert!(!needs_a_loader(&program));
+        program[800..828].copy_from_slice(b"/lib64/ld-linux-x86-64.so.2\0");
+        assert!(needs_a_loader(&program));
+        assert!(!needs_a_loader(b"short"));
     }
 
     #[test]

@@ -12,13 +12,11 @@ const PREFIX: &str = "linux-image-";
 
 /// The version of the kernel that `apt-cache depends` names, as in `6.1.0-40-amd64`.
 pub(super) fn version(depends: &str) -> Result<&str> {
+    let mend = format!("put a file {PREFIX}{SERIES}*_amd64.deb of Debian 12 into the folder target/vm");
     let found = depends.lines().find_map(|line| line.trim().strip_prefix("Depends: ")?.strip_prefix(PREFIX));
-    let version = found.with_context(|| format!("`apt-cache depends {META_PACKAGE}` names no {PREFIX}*:\n{depends}"))?;
-    ensure!(
-        version.starts_with(SERIES),
-        "{META_PACKAGE} is kernel {version}, and the machine is made for {SERIES}x, that of Debian 12; \
-         put a file {PREFIX}{SERIES}*.deb into the folder target/vm"
-    );
+    let version =
+        found.with_context(|| format!("apt knows no kernel by the name {META_PACKAGE}; run `cargo xtask setup`, or {mend}"))?;
+    ensure!(version.starts_with(SERIES), "{META_PACKAGE} is kernel {version}, and the machine is made for {SERIES}x; {mend}");
     Ok(version)
 }
 

@@ -126,7 +126,8 @@ impl Lab {
         self.own(site).map(|(rank, rail)| format!("link add x{rank}d{rail} type rxe netdev r{rank}d{rail}\n")).collect()
     }
 
-    /// Each device and the mask of the processor that receives for it; a bridge's port receives where its rank sends.
+    /// Each device and the mask of the processor that receives for it, so that packets stay in order; a port of a bridge receives
+    /// what its rank sends.
     fn queues(&self, site: Site, cpus: u32) -> String {
         let bridged = site == Site::Whole && self.ranks > 2;
         let line = |(rank, rail)| {
@@ -138,7 +139,7 @@ impl Lab {
     }
 
     fn shape(&self) -> String {
-        let mut text = String::from("set -e\n");
+        let mut text = String::from("set -e\n/mnt/lab pin\n");
         if let Some(rate) = self.rate_mbit {
             let _ = writeln!(text, "/mnt/lab rate {rate}");
         }
@@ -264,9 +265,9 @@ neigh replace 10.0.0.1 lladdr 02:00:00:00:00:01 dev r1d0 nud permanent
 
     #[test]
     fn shaping_is_only_what_was_asked_for() {
-        assert_eq!(Lab::default().shape(), "set -e\n");
+        assert_eq!(Lab::default().shape(), "set -e\n/mnt/lab pin\n");
         let lab = Lab { rate_mbit: Some(50), loss_percent: 0.5, ..Lab::default() };
-        assert_eq!(lab.shape(), "set -e\n/mnt/lab rate 50\n/mnt/lab loss 0.5\n");
+        assert_eq!(lab.shape(), "set -e\n/mnt/lab pin\n/mnt/lab rate 50\n/mnt/lab loss 0.5\n");
     }
 
     #[test]

@@ -15,6 +15,8 @@ use std::time::{Duration, Instant};
 /// Between two looks at the share. Inotify would save the looks, and they cost a few microseconds.
 const LOOK: Duration = Duration::from_millis(10);
 const CONSOLE_LINES: usize = 20;
+/// How a trace in the kernel's log begins, after which come its registers and its calls.
+const COMPLAINTS: [&str; 4] = ["BUG: ", "Oops: ", "Kernel panic - ", "INFO: task "];
 
 /// Of a machine that ended without a result, as `env` and `timeout` have it.
 const BROKEN_STATUS: u8 = 125;
@@ -28,6 +30,8 @@ pub(crate) enum End {
     Exited(u8),
     /// The machine was killed because a command asked for that.
     Killed,
+    /// It was stopped because the other machine is broken.
+    Abandoned,
     /// It ran into the time limit. With the guest's console.
     TimedOut { console: String },
     /// The machine ended first, by a panic or because it could not start. With QEMU's words and the guest's console.
@@ -55,7 +59,7 @@ impl Finished {
     pub(crate) fn status(&self) -> u8 {
         let statuses = self.machines.iter().map(|machine| match &machine.end {
             End::Exited(status) => Some(*status),
-            End::Killed => None,
+            End::Killed | End::Abandoned => None,
             End::TimedOut { .. } => Some(TIMEOUT_STATUS),
             End::Broken { .. } => Some(BROKEN_STATUS),
         });
@@ -72,6 +76,7 @@ impl Finished {
             Some(match &ended.end {
                 End::Exited(_) => return None,
                 End::Killed => format!("{name} was killed, as the command asked"),
+                End::Abandoned => format!("{name} was stopped before its command ended"),
                 End::TimedOut { console } => {
                     format!("{name} was killed at the time limit of {} s; {}", self.limit.as_secs(), last_lines(console))
                 }
@@ -93,16 +98,19 @@ pub(crate) fn run(image: &Image, job: &Job, output: Output) -> Result<Finished> 
         for guest in &mut guests {
             guest.look(&share)?;
         }
-        // The others would wait for a broken machine's rank.
-        let broken = guests.iter().any(|guest| matches!(guest.end, Some(End::Broken { .. })));
-        if broken || guests.iter().all(|guest| guest.end.is_some()) || Instant::now() >= deadline {
+        // The other one would wait for a broken machine's rank.
+        if any_broken(&guests) || guests.iter().all(|guest| guest.end.is_some()) || Instant::now() >= deadline {
             break;
         }
         thread::sleep(LOOK);
     }
-    let timed_out = Instant::now() >= deadline;
+    let timed_out = !any_broken(&guests);
     let machines = guests.into_iter().map(|guest| guest.conclude(&share, timed_out)).collect::<Result<Vec<_>>>()?;
     Ok(Finished { machines, limit: job.timeout })
+}
+
+fn any_broken(guests: &[Guest]) -> bool {
+    guests.iter().any(|guest| matches!(guest.end, Some(End::Broken { .. })))
 }
 
 /// One machine that runs. It runs on after its command has ended: the other may still have something to say to its kernel.
@@ -167,8 +175,7 @@ impl Guest {
         self.pass_on()?;
         let end = self.end.take().unwrap_or_else(|| {
             let console = share.console(self.machine);
-            // Not its own fault when another machine is broken: that one has said so.
-            if timed_out { End::TimedOut { console } } else { End::Killed }
+            if timed_out { End::TimedOut { console } } else { End::Abandoned }
         });
         Ok(Ended { end, stdout: self.stdout.finish(), stderr: self.stderr.finish() })
     }
@@ -184,13 +191,18 @@ fn reason(console: &str, words: &str) -> String {
     }
 }
 
+/// What to show of a console: from the kernel's first complaint on, or else the end.
 fn last_lines(console: &str) -> String {
     let lines: Vec<_> = console.lines().map(str::trim_end).filter(|line| !line.is_empty()).collect();
     if lines.is_empty() {
         return "its console is empty".into();
     }
-    let last = &lines[lines.len().saturating_sub(CONSOLE_LINES)..];
-    format!("its console ends with:\n  {}", last.join("\n  "))
+    let complaint = lines.iter().position(|line| COMPLAINTS.iter().any(|words| line.contains(words)));
+    let shown = match complaint {
+        Some(first) => &lines[first..lines.len().min(first + CONSOLE_LINES)],
+        None => &lines[lines.len().saturating_sub(CONSOLE_LINES)..],
+    };
+    format!("its console:\n  {}", shown.join("\n  "))
 }
 
 #[derive(Clone, Copy)]
@@ -288,13 +300,22 @@ mod tests {
         assert_eq!(finished(&[End::Exited(0), End::Killed]).status(), 0);
         assert_eq!(finished(&[End::Killed, End::Exited(4)]).status(), 4);
         assert_eq!(finished(&[End::Killed, End::Killed]).status(), 137);
+        assert_eq!(finished(&[End::Abandoned, broken()]).status(), 125);
     }
 
     #[test]
     fn a_broken_machine_is_named_with_its_last_lines() {
-        assert_eq!(finished(&[broken()]).remarks(), ["the machine: its kernel panicked; its console ends with:\n  one\n  two"]);
+        assert_eq!(finished(&[broken()]).remarks(), ["the machine: its kernel panicked; its console:\n  one\n  two"]);
         let late = finished(&[End::Exited(0), End::TimedOut { console: String::new() }]).remarks();
         assert_eq!(late, ["machine 1 was killed at the time limit of 7 s; its console is empty"]);
+    }
+
+    #[test]
+    fn a_console_is_shown_from_the_first_complaint_on() {
+        let lines: String = (0..60).map(|line| if line == 30 { "BUG: bad\n".into() } else { format!("line {line}\n") }).collect();
+        let shown = last_lines(&lines);
+        assert!(shown.starts_with("its console:\n  BUG: bad\n  line 31\n") && shown.ends_with("line 49"), "{shown}");
+        assert!(last_lines(&lines.replace("BUG", "bug")).ends_with("line 58\n  line 59"));
     }
 
     #[test]

@@ -13,6 +13,18 @@ on_host() {
     chroot /host /bin/sh -c "PATH=/usr/sbin:/usr/bin:/sbin:/bin; $1" </dev/null >/dev/console 2>&1
 }
 
+# Until then the kernel drops what is sent.
+is_up() {
+    looks=0
+    while [ $looks -lt 250 ]; do
+        read -r state <"/sys/class/net/$1/operstate"
+        [ "$state" = up ] && return
+        looks=$((looks + 1))
+        sleep 0.02
+    done
+    return 1
+}
+
 mount -t proc proc /proc
 mount -t sysfs sysfs /sys
 mount -t devtmpfs devtmpfs /dev
@@ -23,6 +35,12 @@ for word in $(cat /proc/cmdline); do
     esac
 done
 
+# Before any device: ranks of one machine send to each other's addresses, which are all local; and only IPv4 is used.
+for which in all default; do
+    echo 0 >/proc/sys/net/ipv4/conf/$which/rp_filter
+    echo 1 >/proc/sys/net/ipv4/conf/$which/accept_local
+done
+echo 1 >/proc/sys/net/ipv6/conf/default/disable_ipv6
 for module in virtio_pci 9pnet_virtio 9p overlay $modules; do
     modprobe "$module" || die "cannot load module $module"
 done
@@ -46,12 +64,6 @@ mount -t overlay -o lowerdir=/host/tmp,upperdir=/scratch/upper,workdir=/scratch/
     die "cannot mount /tmp"
 
 own=/host/mnt/vm$machine
-# Ranks of one machine send to each other's addresses, which are all local.
-for which in all default; do
-    echo 0 >/proc/sys/net/ipv4/conf/$which/rp_filter
-    echo 1 >/proc/sys/net/ipv4/conf/$which/accept_local
-done
-echo 1 >/proc/sys/net/ipv6/conf/default/disable_ipv6
 if [ -e "$own/lab.names" ]; then
     while read -r address name; do
         for device in /sys/class/net/*; do
@@ -63,9 +75,8 @@ ip link set lo up
 if [ -e "$own/lab.ip" ]; then
     on_host "ip -batch /mnt/vm$machine/lab.ip" || die "cannot make the lab's networks"
     on_host "rdma -b /mnt/vm$machine/lab.rdma" || die "cannot make the lab's RDMA devices"
-    # One processor receives for a device: packets stay in order.
-    while read -r device mask; do
-        echo "$mask" >"/sys/class/net/$device/queues/rx-0/rps_cpus"
+    while read -r device _; do
+        is_up "$device" || die "device $device has no link after 5 s"
     done <"$own/lab.queues"
     on_host ". /mnt/vm$machine/lab.shape" || die "cannot shape the lab's traffic"
 fi

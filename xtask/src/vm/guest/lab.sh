@@ -8,6 +8,8 @@ usage: /mnt/lab down RANK RAIL              take the link down
        /mnt/lab pause RANK RAIL SECONDS     lose all it sends for a while, then as before
        /mnt/lab loss PERCENT [RANK RAIL]    lose this share of the packets sent (0: none)
        /mnt/lab rate MBIT [RANK RAIL]       send no faster (0: no limit)
+       /mnt/lab unpin                       receive on whatever processor: sooner, but packets may overtake each other
+       /mnt/lab pin                         receive on one processor a device, as at the start
        /mnt/lab counters [RANK RAIL]        print what the RDMA devices have counted
        /mnt/lab kill-machine MACHINE        end a machine (0 or 1) as if its power had failed
 END
@@ -27,6 +29,11 @@ device() {
 
 devices() {
     ls /sys/class/net | grep -E '^r[0-9]+d[0-9]+$'
+}
+
+# The files of this machine's lab.
+own() {
+    sed 's|.*rma.machine=\([0-9]*\).*|/mnt/vm\1|' /proc/cmdline
 }
 
 # number TEXT: refuses what tc would misread
@@ -84,9 +91,7 @@ down:2)
 up:2)
     name=$(device "$1" "$2") || exit 1
     ip link set "$name" up
-    for folder in /mnt/vm*; do
-        grep -qw "rma.machine=${folder#/mnt/vm}" /proc/cmdline && ip -batch "$folder/up.$name"
-    done
+    ip -batch "$(own)/up.$name"
     ;;
 pause:3)
     name=$(device "$1" "$2") || exit 1
@@ -109,6 +114,12 @@ rate:1 | rate:3)
     shift
     names=$(chosen "$@") || exit 1
     for name in $names; do shape "$name" "$rate" "$(setting "$name" loss)" || exit 1; done
+    ;;
+pin:0 | unpin:0)
+    while read -r name mask; do
+        [ "$command" = pin ] || mask=0
+        echo "$mask" >"/sys/class/net/$name/queues/rx-0/rps_cpus" || exit 1
+    done <"$(own)/lab.queues"
     ;;
 counters:0 | counters:2)
     names=$(chosen "$@") || exit 1
