@@ -198,6 +198,7 @@ link set r0d0 up
 addr add 10.0.0.1/24 dev r0d0 noprefixroute
 rule add pref 10 oif r0d0 lookup 1000
 route replace 10.0.0.0/24 dev r0d0 table 1000
+neigh replace 10.0.0.1 lladdr 02:00:00:00:00:01 dev r0d0 nud permanent
 neigh replace 10.0.0.2 lladdr 02:00:00:00:00:02 dev r0d0 nud permanent
 link set r1d0 mtu 4200 address 02:00:00:00:00:02
 link set r1d0 up
@@ -205,6 +206,7 @@ addr add 10.0.0.2/24 dev r1d0 noprefixroute
 rule add pref 10 oif r1d0 lookup 1001
 route replace 10.0.0.0/24 dev r1d0 table 1001
 neigh replace 10.0.0.1 lladdr 02:00:00:00:00:01 dev r1d0 nud permanent
+neigh replace 10.0.0.2 lladdr 02:00:00:00:00:02 dev r1d0 nud permanent
 ";
         assert_eq!(text, expected);
     }
@@ -215,7 +217,7 @@ neigh replace 10.0.0.1 lladdr 02:00:00:00:00:01 dev r1d0 nud permanent
         let text = file(&lab, Site::Whole, "lab.ip");
         assert_eq!(text.matches("type bridge").count(), 3);
         assert_eq!(text.matches("type veth").count(), 12);
-        assert_eq!(text.matches("neigh replace").count(), 4 * 3 * 3);
+        assert_eq!(text.matches("neigh replace").count(), 4 * 3 * 4);
         assert!(text.contains("link set p3d2 master b2 up\n"));
         let tables: std::collections::BTreeSet<_> = text.lines().filter(|line| line.contains(" oif ")).collect();
         assert_eq!(tables.len(), 12);
@@ -251,6 +253,7 @@ neigh replace 10.0.0.1 lladdr 02:00:00:00:00:01 dev r1d0 nud permanent
             file(&lab, Site::Whole, "up.r1d0"),
             "route replace 10.0.0.0/24 dev r1d0 table 1001\n\
              neigh replace 10.0.0.1 lladdr 02:00:00:00:00:01 dev r1d0 nud permanent\n\
+             neigh replace 10.0.0.2 lladdr 02:00:00:00:00:02 dev r1d0 nud permanent\n\
              neigh replace 10.0.0.3 lladdr 02:00:00:00:00:03 dev r1d0 nud permanent\n"
         );
     }
