@@ -37,25 +37,27 @@ enum Command {
     Run(Box<RunArgs>),
 }
 
-const EXAMPLES: &str = "\
-Inside:
-  Rank R has on rail D the RDMA device xRdD, on network device rRdD with address 10.D.0.R+1.
-  The host's files are there to be read, and /tmp also to be written to, without effect on the host's.
-  /mnt is written through to a folder on the host for the time of the run. `/mnt/lab` changes the lab while the
-  command runs: links down and up, loss, rate, the end of a machine; called without arguments it explains itself.
-  Nothing of the environment gets in but what --env sets. RMA_VM_MACHINE is 0, and 1 in the second machine.
+/// Paragraphs are single lines: they are wrapped to the terminal's width.
+const INSIDE: &str = "\
+Inside: rank R has on rail D the RDMA device xRdD, over the network device rRdD with the address 10.D.0.R+1; its GID has index 1. \
+The host's files can be read. /tmp can be written to as well, seen by nobody outside. /mnt is a folder that all machines of the run \
+share. Of the environment only what --env sets gets in; RMA_VM_MACHINE is the machine's number, 0 or 1.
 
-Exit status: that of the command (128 and the signal's number if it died of one); with two machines the first that is
-not 0. 124: time limit; 125: the machine itself failed; 127: no such command.
+/mnt/lab, called inside, changes the lab while the command runs: links down and up, loss, rate, the end of a machine. Without \
+arguments it says how.
+
+Exit status: the command's own, 128 and the signal's number if it died of one; with two machines the first that is not 0. \
+124: the time limit. 125: the machine failed. 127: no such command.
 
 Examples:
-  cargo xtask vm run -- ibv_devinfo -l
-  cargo xtask vm run -- sh -c 'ib_write_lat -d x0d0 -x 1 & sleep 1; ib_write_lat -d x1d0 -x 1 127.0.0.1'
-  cargo xtask vm run --ranks 4 --rails 4 --rate 50 --loss 0.5 -- target/debug/examples/halo
-  cargo xtask vm run --machines 2 --env RUST_BACKTRACE=1 -- ./both-ends.sh";
+  cargo xtask vm run -- ibv_devices
+  cargo xtask vm run --ranks 4 --rails 4 --rate 50 --loss 0.5 -- target/debug/program --option
+  cargo xtask vm run -- bash -c 'ib_write_lat -d x0d0 -x 1 & sleep 1
+    ib_write_lat -d x1d0 -x 1 127.0.0.1'
+  cargo xtask vm run --machines 2 --env RUST_BACKTRACE=1 -- ./server-on-0-client-on-1.sh";
 
 #[derive(clap::Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = INSIDE)]
 struct RunArgs {
     /// How many ranks the lab has devices for [default: 2]
     #[arg(long, value_name = "N")]
@@ -82,7 +84,7 @@ struct RunArgs {
     #[arg(long, value_name = "MIB", default_value_t = 1024)]
     memory: u32,
     /// Time limit in seconds, from the start of the boot
-    #[arg(long, value_name = "SECONDS", default_value_t = 120)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 120, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     timeout: u64,
     /// Set a variable for the command; may be given again
     #[arg(long, value_name = "NAME=VALUE", value_parser = variable)]
@@ -172,6 +174,7 @@ mod tests {
     fn what_contradicts_itself_is_refused() {
         assert!(job("run --no-lab --rate 5 -- prog").is_err());
         assert!(job("run --env A -- prog").is_err());
+        assert!(job("run --timeout 0 -- prog").is_err() && job("run --timeout 18446744073709551615 -- prog").is_err());
         assert!(job("run").is_err());
     }
 }

@@ -139,14 +139,9 @@ impl Lab {
     }
 
     fn shape(&self) -> String {
-        let mut text = String::from("set -e\n/mnt/lab pin\n");
-        if let Some(rate) = self.rate_mbit {
-            let _ = writeln!(text, "/mnt/lab rate {rate}");
-        }
-        if self.loss_percent > 0.0 {
-            let _ = writeln!(text, "/mnt/lab loss {}", self.loss_percent);
-        }
-        text
+        let (rate, loss) = (self.rate_mbit.unwrap_or(0), self.loss_percent);
+        let shape = if rate > 0 || loss > 0.0 { format!("/mnt/lab shape {rate} {loss}\n") } else { String::new() };
+        format!("set -e\n/mnt/lab pin\n{shape}")
     }
 
     /// The ranks and rails whose devices a guest has.
@@ -270,7 +265,7 @@ neigh replace 10.0.0.2 lladdr 02:00:00:00:00:02 dev r1d0 nud permanent
     fn shaping_is_only_what_was_asked_for() {
         assert_eq!(Lab::default().shape(), "set -e\n/mnt/lab pin\n");
         let lab = Lab { rate_mbit: Some(50), loss_percent: 0.5, ..Lab::default() };
-        assert_eq!(lab.shape(), "set -e\n/mnt/lab pin\n/mnt/lab rate 50\n/mnt/lab loss 0.5\n");
+        assert_eq!(lab.shape(), "set -e\n/mnt/lab pin\n/mnt/lab shape 50 0.5\n");
     }
 
     #[test]

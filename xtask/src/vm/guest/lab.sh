@@ -8,6 +8,7 @@ usage: /mnt/lab down RANK RAIL              take the link down
        /mnt/lab pause RANK RAIL SECONDS     lose all it sends for a while, then as before
        /mnt/lab loss PERCENT [RANK RAIL]    lose this share of the packets sent (0: none)
        /mnt/lab rate MBIT [RANK RAIL]       send no faster (0: no limit)
+       /mnt/lab shape MBIT PERCENT          both, for all devices
        /mnt/lab unpin                       receive on whatever processor: sooner, but packets may overtake each other
        /mnt/lab pin                         receive on one processor a device, as at the start
        /mnt/lab counters [RANK RAIL]        print what the RDMA devices have counted
@@ -38,46 +39,61 @@ own() {
 
 # number TEXT: refuses what tc would misread
 number() {
-    echo "$1" | grep -qxE '[0-9]+(\.[0-9]+)?' || fail "$1 is not a number"
-}
-
-setting() {
-    cat "/run/lab.$1.$2" 2>/dev/null || echo 0
+    case $1 in
+    '' | . | *[!0-9.]* | *.*.*) fail "$1 is not a number" ;;
+    esac
 }
 
 is_zero() {
-    ! echo "$1" | grep -q '[1-9]'
+    case $1 in *[1-9]*) return 1 ;; esac
 }
 
-# shape DEVICE RATE LOSS: the qdiscs for both; kept where they are, so that queued packets stay
+# recall DEVICE: what it was shaped to last, as $rate, $loss and $kinds (of queueing disciplines)
+recall() {
+    rate=0 loss=0 kinds=none
+    [ -e "/run/lab.$1" ] && read -r rate loss kinds <"/run/lab.$1"
+}
+
+# shape DEVICE RATE LOSS: prints the batch for tc. Disciplines stay where they are if they can, with the packets in them.
 shape() {
-    old=$(setting "$1" kinds)
-    kinds=
-    is_zero "$3" || kinds=loss
-    is_zero "$2" || kinds=${kinds}rate
+    recall "$1"
+    new=none
+    is_zero "$3" || new=loss
+    is_zero "$2" || case $new in none) new=rate ;; loss) new=loss+rate ;; esac
     verb=change
-    if [ "$kinds" != "$old" ]; then
+    if [ "$new" != "$kinds" ]; then
         verb=add
-        [ "$old" = 0 ] || [ -z "$old" ] || tc qdisc del dev "$1" root
+        [ "$kinds" = none ] || echo "qdisc del dev $1 root"
     fi
-    # 8 ms at the rate: the guest's timer must not limit it
+    # 8 ms at the rate: the guest's timer must not limit it.
     burst=$((${2%.*} * 1000))
     [ $burst -ge 65536 ] || burst=65536
     place=root
-    case $kinds in *loss*)
-        tc qdisc $verb dev "$1" root handle 1: netem loss "$3%" limit 10000 || return 1
+    case $new in loss*)
+        echo "qdisc $verb dev $1 root handle 1: netem loss $3% limit 10000"
         place="parent 1:1"
         ;;
     esac
-    case $kinds in *rate*)
-        tc qdisc $verb dev "$1" $place handle 10: tbf rate "$2mbit" burst $burst limit 4mb || return 1
+    case $new in *rate)
+        echo "qdisc $verb dev $1 $place handle 10: tbf rate $2mbit burst $burst limit 4mb"
         ;;
     esac
-    echo "$kinds" >"/run/lab.$1.kinds"
-    echo "$2" >"/run/lab.$1.rate"
-    echo "$3" >"/run/lab.$1.loss"
+    echo "$2 $3 $new" >"/run/lab.$1"
 }
 
+# shape_all RATE LOSS DEVICE..: a word "same" keeps what a device has
+shape_all() {
+    set_rate=$1 set_loss=$2
+    shift 2
+    for name in "$@"; do
+        recall "$name"
+        [ "$set_rate" = same ] || rate=$set_rate
+        [ "$set_loss" = same ] || loss=$set_loss
+        shape "$name" "$rate" "$loss"
+    done | tc -batch -
+}
+
+# chosen [RANK RAIL]
 chosen() {
     if [ $# = 2 ]; then device "$1" "$2"; else devices; fi
 }
@@ -86,34 +102,38 @@ command=$1
 [ $# -gt 0 ] && shift
 case $command:$# in
 down:2)
-    ip link set "$(device "$1" "$2")" down
+    name=$(device "$1" "$2") || exit 1
+    ip link set "$name" down
     ;;
 up:2)
     name=$(device "$1" "$2") || exit 1
-    ip link set "$name" up
-    ip -batch "$(own)/up.$name"
+    ip link set "$name" up && ip -batch "$(own)/up.$name"
     ;;
 pause:3)
     name=$(device "$1" "$2") || exit 1
     number "$3"
-    before=$(setting "$name" loss)
-    shape "$name" "$(setting "$name" rate)" 100
-    sleep "$3"
-    shape "$name" "$(setting "$name" rate)" "$before"
+    recall "$name"
+    before=$loss
+    shape_all same 100 "$name" && sleep "$3" && shape_all same "$before" "$name"
     ;;
 loss:1 | loss:3)
     percent=$1
     number "$percent"
     shift
     names=$(chosen "$@") || exit 1
-    for name in $names; do shape "$name" "$(setting "$name" rate)" "$percent" || exit 1; done
+    shape_all same "$percent" $names
     ;;
 rate:1 | rate:3)
-    rate=$1
-    number "$rate"
+    mbit=$1
+    number "$mbit"
     shift
     names=$(chosen "$@") || exit 1
-    for name in $names; do shape "$name" "$rate" "$(setting "$name" loss)" || exit 1; done
+    shape_all "$mbit" same $names
+    ;;
+shape:2)
+    number "$1"
+    number "$2"
+    shape_all "$1" "$2" $(devices)
     ;;
 pin:0 | unpin:0)
     while read -r name mask; do
@@ -126,7 +146,7 @@ counters:0 | counters:2)
     for name in $names; do rdma statistic show link "x${name#r}"; done
     ;;
 kill-machine:1)
-    : >"/mnt/kill-machine-$1"
+    case $1 in 0 | 1) : >"/mnt/kill-machine-$1" ;; *) fail "there is no machine $1; there are 0 and, in a run with two, 1" ;; esac
     ;;
 *) usage ;;
 esac
