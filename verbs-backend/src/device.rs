@@ -88,7 +88,7 @@ impl VerbsBackend {
         let mut caps = Caps::new(NAME, rails.len() as u16);
         caps.rails_work_in_parallel = rails.len() > 1;
         caps.polls_per_look = if crowded { POLLS_WHEN_CROWDED } else { POLLS_WITH_A_CORE_EACH };
-        caps.max_window_bytes = rails.iter().map(|rail| rail.limits.region_bytes).min().unwrap_or(0);
+        caps.max_window_bytes = rails.iter().map(|rail| rail.limits.region_bytes).fold(caps.max_window_bytes, u64::min);
         let shared = Shared {
             rank: boot.rank(),
             options,
