@@ -42,9 +42,8 @@ fn main() -> Result<()> {
             } else {
                 let arrived = ping.start()?.wait()?;
                 let doubled = arrived.read::<u64>(&inbox, ..)?.iter().map(|number| 2 * number).sum::<u64>() / NUMBERS as u64;
-                drop(arrived); // rank 0 may write the next ping
                 outbox.write::<u64>(..)?.fill(doubled);
-                pong.start()?.wait()?;
+                pong.start_after(arrived)?.wait()?; // and rank 0 may write the next ping
             }
         }
         if me == Rank(0) {

@@ -213,6 +213,12 @@ pub trait Committed: Send {
     /// Gives every origin the credit for `epoch`.
     fn grant(&mut self, epoch: Epoch) -> Result<()>;
 
+    /// The same when a `start` of this rank follows at once: what goes to the same partner may take the credit along. It must be
+    /// out when that start returns, or at the latest with the next `poll` of this queue.
+    fn grant_with_start(&mut self, epoch: Epoch) -> Result<()> {
+        self.grant(epoch)
+    }
+
     /// Gives the core away, in the way that suits the backend and how long (`turn` looks at the clock in a row) nothing has come.
     /// Returns at the latest after `limit`, and at once when there is something to poll.
     fn park(&mut self, turn: u32, limit: Duration);

@@ -221,6 +221,13 @@ impl Committed for TracedCommitted {
         granted
     }
 
+    fn grant_with_start(&mut self, epoch: Epoch) -> Result<()> {
+        let at_ns = now_ns();
+        let granted = self.inner.grant_with_start(epoch);
+        self.note(What::Grant, at_ns, now_ns());
+        granted
+    }
+
     fn park(&mut self, turn: u32, limit: Duration) {
         let at_ns = now_ns();
         self.inner.park(turn, limit);

@@ -1,7 +1,7 @@
 //! What a queue becomes: connections with every partner, slots for what they tell, and prebuilt lists of requests.
 //! Owns the cards that partners exchange, and the checks on them; the hot path is in `progress`.
 
-use crate::connection::{Connection, ConnectionId, SIGNALED};
+use crate::connection::{Connection, ConnectionId, RECEIVES_AT_ONCE, SIGNALED};
 use crate::device::{RailDevice, Shared, failed, message_bytes};
 use crate::ffi::{Patience, Region, Route, SendList};
 use crate::gid::{self, Gid};
@@ -221,11 +221,13 @@ impl<'a> Making<'a> {
                 let there = engine.connection_mut(id);
                 there.users += 1;
                 there.reserved += receives;
-                if there.reserved > shared.options.receives {
+                // Some are always used and not posted again yet.
+                let limit = there.depths.receives.saturating_sub(RECEIVES_AT_ONCE);
+                if there.reserved > limit {
                     return Err(Error::Limit {
                         what: "the number of notices that a connection may have to receive at once,",
                         asked: there.reserved.into(),
-                        limit: shared.options.receives.into(),
+                        limit: limit.into(),
                         mend: format!("clear queues between {} and {peer}, or raise RMA_VERBS_RECEIVES", shared.rank),
                     });
                 }
@@ -249,12 +251,13 @@ impl<'a> Making<'a> {
                 let &(_, number) = number.ok_or_else(|| malformed("list of queue pairs", peer, "a rail is missing"))?;
                 let route = Route { peer_number: number, ..*route };
                 connection.peer_number = number;
-                let pair = &connection.pair;
-                let connected = pair
+                let receives = connection.depths.receives;
+                let connected = connection
+                    .pair
                     .initialize(device.port)
-                    .and_then(|()| pair.receive_from(&route))
-                    .and_then(|()| (0..options.receives).try_for_each(|_| pair.post_receive(Connection::request_id(*id))))
-                    .and_then(|()| pair.send_with(&patience));
+                    .and_then(|()| connection.pair.receive_from(&route))
+                    .and_then(|()| connection.post_receives(receives))
+                    .and_then(|()| connection.pair.send_with(&patience));
                 connected.map_err(|refused| {
                     let to = route.global.map(|(index, to)| format!(", GID {index} to {}", std::net::Ipv6Addr::from(to)));
                     let to = to.unwrap_or_default();

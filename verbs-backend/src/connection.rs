@@ -47,7 +47,12 @@ pub(crate) struct Connection {
     on_way: VecDeque<Batch>,
     /// Notices that found no room, in order.
     backlog: VecDeque<u32>,
+    /// Receives that were used and are not posted again yet.
+    used_receives: u32,
 }
+
+/// So many receives are posted again at once.
+pub(crate) const RECEIVES_AT_ONCE: u32 = 8;
 
 /// After so many unsignaled requests one is signaled, so that their room comes back.
 const UNSIGNALED: u32 = 8;
@@ -68,6 +73,7 @@ impl Connection {
             unsignaled: 0,
             on_way: VecDeque::with_capacity(SIGNALED as usize),
             backlog: VecDeque::with_capacity(SIGNALED as usize),
+            used_receives: 0,
         }
     }
 
@@ -120,6 +126,23 @@ impl Connection {
         }
         if let Err(refused) = self.pair.post_notice(Self::request_id(self.id), immediate, signaled) {
             self.refused(&refused);
+        }
+    }
+
+    /// Lets the first notices come in.
+    pub(crate) fn post_receives(&mut self, count: u32) -> Result<(), Refused> {
+        (0..count).try_for_each(|_| self.pair.post_receives::<1>(Self::request_id(self.id)))
+    }
+
+    /// A notice has come in; now and then the receives that notices use up are posted again.
+    #[inline]
+    pub(crate) fn received(&mut self) {
+        self.used_receives += 1;
+        if self.used_receives == RECEIVES_AT_ONCE {
+            self.used_receives = 0;
+            if let Err(refused) = self.pair.post_receives::<{ RECEIVES_AT_ONCE as usize }>(Self::request_id(self.id)) {
+                self.refused(&refused);
+            }
         }
     }
 

@@ -4,8 +4,8 @@
 use crate::connection::{Connection, ConnectionId, SIGNALED};
 use crate::device::{RailDevice, Shared};
 use crate::failure::Breakdown;
-use crate::ffi::{BATCH, Completion};
-use crate::notice::{self, EPOCHS, MAX_SLOTS, Notice};
+use crate::ffi::{BATCH, Completion, SendList};
+use crate::notice::{self, MAX_SLOTS, Notice, What};
 use rma::{Rail, Rank};
 use std::collections::HashMap;
 
@@ -19,7 +19,7 @@ pub(crate) struct Slot {
     pub(crate) completed: Box<[u64]>,
     /// Epochs that the partner may be written in.
     pub(crate) granted: u64,
-    /// For each rail on which the partner has closed, the epoch modulo [`EPOCHS`] up to which it has seen everything.
+    /// For each rail on which the partner has closed, the epoch modulo [`notice::EPOCHS`] up to which it has seen everything.
     pub(crate) closed: Box<[Option<u64>]>,
     /// The rails on which the partner will close.
     closing: Box<[bool]>,
@@ -46,6 +46,8 @@ pub(crate) struct Engine {
     current: HashMap<(Rank, Rail), ConnectionId>,
     slots: Vec<Option<Slot>>,
     free_slots: Vec<u32>,
+    /// Credits that wait for a list that takes them along: the connection, the slot at the other end, the epoch.
+    owed: Vec<(ConnectionId, u32, u64)>,
     /// Whether any connection has failed: while none has, nobody looks.
     pub(crate) any_failed: bool,
     /// The rail that is looked at first.
@@ -59,8 +61,7 @@ impl Engine {
         let mut out = [Completion { id: 0, status: 0, vendor: 0, immediate: None }; BATCH];
         let mut any = false;
         self.first_rail = if self.first_rail + 1 < rails.len() { self.first_rail + 1 } else { 0 };
-        for turn in 0..rails.len() {
-            let rail = (self.first_rail + turn) % rails.len();
+        for rail in (self.first_rail..rails.len()).chain(0..self.first_rail) {
             match rails[rail].completions.poll(&mut out) {
                 Ok(0) => {}
                 Ok(count) => {
@@ -95,33 +96,38 @@ impl Engine {
             }
             return;
         };
-        if let Err(refused) = connection.pair.post_receive(completion.id) {
-            connection.refused(&refused);
-            self.any_failed = true;
+        connection.received();
+        let peer = connection.peer;
+        let (first, second) = notice::decode(immediate);
+        let heard = self.hear(peer, rail, first) && second.is_none_or(|second| self.hear(peer, rail, second));
+        if !heard {
+            self.nonsense(completion.id, immediate);
         }
-        let Some((what, index, epoch)) = notice::decode(immediate) else {
-            return self.nonsense(completion.id, immediate);
+    }
+
+    /// Takes note of what a peer says. False if that cannot be.
+    #[inline]
+    fn hear(&mut self, peer: Rank, rail: usize, notice: Notice) -> bool {
+        let Some(Some(slot)) = self.slots.get_mut(notice.slot as usize) else { return false };
+        let expected = match notice.what {
+            What::Arrived => slot.arrived[rail] + 1,
+            What::Granted => slot.granted + 1,
+            What::Closed => notice.epoch,
         };
-        let Some(Some(slot)) = self.slots.get_mut(index as usize) else { return self.nonsense(completion.id, immediate) };
-        let expected = match what {
-            Notice::Arrived => slot.arrived[rail] + 1,
-            Notice::Granted => slot.granted + 1,
-            Notice::Closed => epoch,
-        };
-        if slot.peer != connection.peer || epoch != expected % EPOCHS {
-            return self.nonsense(completion.id, immediate);
+        if slot.peer != peer || notice.epoch != expected % notice.modulus {
+            return false;
         }
-        match what {
-            Notice::Arrived => slot.arrived[rail] = expected,
-            Notice::Granted => slot.granted = expected,
-            Notice::Closed => {
-                slot.closed[rail] = Some(epoch);
+        match notice.what {
+            What::Arrived => slot.arrived[rail] = expected,
+            What::Granted => slot.granted = expected,
+            What::Closed => {
+                slot.closed[rail] = Some(notice.epoch);
                 if slot.abandoned && slot.is_quiet() {
-                    self.slots[index as usize] = None;
-                    self.free_slots.push(index);
+                    self.give_back_slot(notice.slot);
                 }
             }
         }
+        true
     }
 
     #[cold]
@@ -197,12 +203,54 @@ impl Engine {
         connection.failure.is_none().then_some(connection)
     }
 
+    /// Posts a list that there is room for.
+    ///
+    /// # Safety
+    /// As for [`Connection::post`].
+    #[expect(unsafe_code, reason = "passes the promise of `Committed::start` on")]
+    #[inline]
+    pub(crate) unsafe fn post(&mut self, id: ConnectionId, list: &mut SendList, slot: u32) {
+        let connection = self.connection_mut(id);
+        // SAFETY: the caller's promise.
+        unsafe { connection.post(list, Some(slot)) };
+        self.any_failed |= connection.failure.is_some();
+    }
+
     /// Sends a notice, now or as soon as there is room.
     #[inline]
     pub(crate) fn notify(&mut self, id: ConnectionId, immediate: u32, sure: bool) {
         let connection = self.connection_mut(id);
         connection.notify(immediate, sure);
         self.any_failed |= connection.failure.is_some();
+    }
+
+    /// Holds a credit back until the next list to the same partner, or until [`pay_all`](Self::pay_all).
+    #[inline]
+    pub(crate) fn owe(&mut self, id: ConnectionId, slot: u32, epoch: u64) {
+        self.owed.push((id, slot, epoch));
+    }
+
+    /// The immediate of a list that tells of an arrival, and of a credit on the same way if one is owed there.
+    #[inline]
+    pub(crate) fn arrival(&mut self, id: ConnectionId, slot: u32, epoch: u64) -> u32 {
+        if !self.owed.is_empty()
+            && let Some(index) = self.owed.iter().position(|(owed, ..)| *owed == id)
+        {
+            let (_, credit_slot, credit_epoch) = self.owed[index];
+            if let Some(both) = notice::encode_both((slot, epoch), (credit_slot, credit_epoch)) {
+                self.owed.swap_remove(index);
+                return both;
+            }
+        }
+        notice::encode(What::Arrived, slot, epoch)
+    }
+
+    /// Sends the credits that nothing took along.
+    #[inline]
+    pub(crate) fn pay_all(&mut self) {
+        while let Some((id, slot, epoch)) = self.owed.pop() {
+            self.notify(id, notice::encode(What::Granted, slot, epoch), false);
+        }
     }
 
     /// Uses a connection for new queues from now on.

@@ -20,9 +20,9 @@ pub(crate) enum Breakdown {
     /// A call that posts was refused.
     #[error("{call} was refused with error {number}: the device has ended the connection or is out of resources")]
     Post { call: &'static str, number: i32 },
-    /// A notice that no partner sends.
+    /// A notice that does not follow from those before.
     #[error(
-        "immediate data {0:#010x} that no partner sends: ranks run different versions of the program, or a device wrote nonsense"
+        "a notice out of turn (immediate data {0:#010x}): ranks run different versions of the program, or a device wrote nonsense"
     )]
     Nonsense(u32),
     /// Ended by this side, because the peer has gone.

@@ -6,6 +6,7 @@ use crate::memory::Memory;
 use rdma_sys as sys;
 use std::ffi::CStr;
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -352,14 +353,19 @@ impl CompletionQueue {
     /// Takes what has come, at most [`BATCH`], and says how many.
     #[inline]
     pub(crate) fn poll(&self, out: &mut [Completion; BATCH]) -> Outcome<usize> {
-        // SAFETY: plain numbers, for which all zero is a value.
-        let mut raw: [sys::ibv_wc; BATCH] = unsafe { std::mem::zeroed() };
+        let mut raw = [const { MaybeUninit::<sys::ibv_wc>::uninit() }; BATCH];
         // SAFETY: a queue that is alive; at most BATCH entries are written before the call returns.
-        let count = unsafe { sys::ibv_poll_cq(self.raw.as_ptr(), BATCH as i32, raw.as_mut_ptr()) };
+        let count = unsafe { sys::ibv_poll_cq(self.raw.as_ptr(), BATCH as i32, raw.as_mut_ptr().cast()) };
+        if count == 0 {
+            return Ok(0);
+        }
         let Ok(count) = usize::try_from(count) else {
             return Err(Refused { call: "ibv_poll_cq", cause: io::Error::from_raw_os_error(libc::EIO) });
         };
         for (raw, out) in raw.iter().zip(out.iter_mut()).take(count) {
+            // SAFETY: one of the entries that were written. On failure only some of its fields are, but all are plain numbers,
+            // and those that are not read.
+            let raw = unsafe { raw.assume_init_ref() };
             let received = raw.status == 0 && raw.opcode == sys::ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM;
             let immediate = received.then(|| {
                 // SAFETY: the opcode says that there is an immediate; both views of the union are plain numbers.
@@ -561,13 +567,18 @@ impl QueuePair {
         self.modify("ibv_modify_qp to error", &mut attributes, sys::ibv_qp_attr_mask::IBV_QP_STATE)
     }
 
-    /// Lets one write with an immediate come in.
+    /// Lets so many writes with an immediate come in.
     #[inline]
-    pub(crate) fn post_receive(&self, id: u64) -> Outcome<()> {
-        let mut request = sys::ibv_recv_wr { wr_id: id, next: std::ptr::null_mut(), sg_list: std::ptr::null_mut(), num_sge: 0 };
+    pub(crate) fn post_receives<const COUNT: usize>(&self, id: u64) -> Outcome<()> {
+        let empty = || sys::ibv_recv_wr { wr_id: id, next: std::ptr::null_mut(), sg_list: std::ptr::null_mut(), num_sge: 0 };
+        let mut requests: [_; COUNT] = std::array::from_fn(|_| empty());
+        let first = requests.as_mut_ptr();
+        for index in 1..COUNT {
+            requests[index - 1].next = first.wrapping_add(index);
+        }
         let mut refused = std::ptr::null_mut();
-        // SAFETY: a queue pair that is alive; the request is read before the call returns, and receives nothing by itself.
-        checked("ibv_post_recv", unsafe { sys::ibv_post_recv(self.raw.as_ptr(), &mut request, &mut refused) })
+        // SAFETY: a queue pair that is alive; the requests are read before the call returns, and receive nothing by themselves.
+        checked("ibv_post_recv", unsafe { sys::ibv_post_recv(self.raw.as_ptr(), requests.as_mut_ptr(), &mut refused) })
     }
 
     /// Sends a write without a byte, whose immediate is all it brings.

@@ -80,7 +80,7 @@ pub fn variables() -> Vec<(&'static str, String, &'static str)> {
         ("RMA_VERBS_RNR_RETRIES", not_ready_retries.to_string(), "tries when the peer has no receive posted, 0 to 6, 7 for ever"),
         ("RMA_VERBS_RNR_TIMER", not_ready_timer.to_string(), "code of the time between those, 0 to 31 (12: 0.64 ms)"),
         ("RMA_VERBS_SENDS", sends.to_string(), "requests of a connection, 16 to 65536"),
-        ("RMA_VERBS_RECEIVES", receives.to_string(), "notices a connection can receive at once, 4 to 65536"),
+        ("RMA_VERBS_RECEIVES", receives.to_string(), "notices a connection can receive at once, 16 to 65536"),
         ("RMA_VERBS_PIECES", pieces.to_string(), "pieces that one request gathers, 1 to 32"),
         ("RMA_VERBS_INLINE", inline_bytes.to_string(), "bytes that travel in the request itself, 0 to 1024"),
         ("RMA_VERBS_MTU", "what both ports can".into(), "bytes of a packet: 256, 512, 1024, 2048 or 4096"),
@@ -109,7 +109,7 @@ impl Options {
         set("RMA_VERBS_TRAFFIC_CLASS", &mut options.traffic_class, 0, 255)?;
         let set = |name, value: &mut u32, least, most| number(&variable, name, value, least, most);
         set("RMA_VERBS_SENDS", &mut options.sends, 16, 65536)?;
-        set("RMA_VERBS_RECEIVES", &mut options.receives, 4, 65536)?;
+        set("RMA_VERBS_RECEIVES", &mut options.receives, 16, 65536)?;
         set("RMA_VERBS_PIECES", &mut options.pieces, 1, 32)?;
         set("RMA_VERBS_INLINE", &mut options.inline_bytes, 0, 1024)?;
         if variable("RMA_VERBS_GID_INDEX").is_some() {

@@ -7,7 +7,7 @@ use crate::engine::Engine;
 use crate::failure;
 use crate::ffi::SendList;
 use crate::memory::{self, Gather, Memory};
-use crate::notice::{self, EPOCHS, Notice};
+use crate::notice::{self, EPOCHS, What};
 use rma::backend::{Chain, Committed, Lack, Missing, Progress};
 use rma::{Epoch, Error, Rail, Rank, Result};
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -78,10 +78,16 @@ impl Partner {
     }
 }
 
-/// A chain as lists of requests.
+/// A committed queue.
 #[derive(Debug)]
 pub(crate) struct VerbsCommitted {
     shared: Arc<Shared>,
+    state: State,
+}
+
+/// A chain as lists of requests, and how far the epoch is.
+#[derive(Debug)]
+struct State {
     chain: Arc<Chain>,
     /// Receives set aside on every connection.
     receives: u32,
@@ -100,7 +106,7 @@ pub(crate) struct VerbsCommitted {
     closed: bool,
 }
 
-/// Turns of `park` in which a rank with a core of its own keeps it.
+/// Turns of `park` before a rank with a core of its own sleeps.
 const PATIENT_TURNS: u32 = 40;
 /// Turns of `park`, each after some polls that yield, before a crowded rank sleeps.
 const YIELDING_TURNS: u32 = 4;
@@ -120,10 +126,9 @@ impl VerbsCommitted {
             .iter()
             .filter(|partner| partner.is_origin)
             .filter_map(|partner| Some((partner.connection(partner.credits_on?), partner.their_slot)));
-        Self {
+        let state = State {
             credits: credits.collect(),
             unposted: Vec::with_capacity(lanes.len()),
-            shared,
             chain,
             receives,
             partners,
@@ -133,9 +138,34 @@ impl VerbsCommitted {
             arrived: 0,
             completed: 0,
             closed: false,
-        }
+        };
+        Self { shared, state }
     }
 
+    /// Sleeps until a completion comes in, at most `limit`.
+    fn sleep(&mut self, limit: Duration) {
+        let Self { shared, state } = self;
+        if shared.rails.iter().any(|rail| rail.completions.arm().is_err()) {
+            // Polling goes on; it only costs the core.
+            return rustix::thread::sched_yield();
+        }
+        // What came before the arming makes no event.
+        let mut engine = shared.engine();
+        let news = engine.drain(&shared.rails) || state.look(&mut engine) == Progress::Done;
+        drop(engine);
+        if news {
+            return;
+        }
+        let mut fds: Vec<_> =
+            shared.rails.iter().map(|rail| PollFd::from_borrowed_fd(rail.completions.as_fd(), PollFlags::IN)).collect();
+        let limit = Timespec::try_from(limit).ok();
+        // Interrupted or not: the caller looks again.
+        let _ = rustix::event::poll(&mut fds, limit.as_ref());
+        shared.rails.iter().for_each(|rail| rail.completions.clear_events());
+    }
+}
+
+impl State {
     /// Posts what a lane may post now. True once all of it is.
     ///
     /// # Safety
@@ -146,10 +176,9 @@ impl VerbsCommitted {
         if credits && engine.slot(lane.slot).granted < epoch.0 {
             return false;
         }
-        let connection = engine.connection_mut(lane.connection);
         let last = lane.segments.len() - 1;
         while let Some(Segment { list }) = lane.segments.get_mut(lane.posted) {
-            if !connection.has_room(list.len()) {
+            if !engine.connection(lane.connection).has_room(list.len()) {
                 return false;
             }
             if let Some(packed) = lane.packed.as_ref().filter(|_| lane.posted == 0) {
@@ -158,15 +187,12 @@ impl VerbsCommitted {
                 unsafe { memory::gather(&packed.copies, &packed.buffer) };
             }
             if lane.posted == last {
-                list.immediate(notice::encode(Notice::Arrived, lane.their_slot, epoch.0));
+                list.immediate(engine.arrival(lane.connection, lane.their_slot, epoch.0));
             }
             // SAFETY: the sources are the caller's promise; the target has granted the epoch, or the program has promised that
             // it makes no difference.
-            unsafe { connection.post(list, Some(lane.slot)) };
+            unsafe { engine.post(lane.connection, list, lane.slot) };
             lane.posted += 1;
-        }
-        if connection.failure.is_some() {
-            engine.any_failed = true;
         }
         true
     }
@@ -214,8 +240,8 @@ impl VerbsCommitted {
 
     /// The error of an epoch that lacks something a broken connection should have brought.
     #[cold]
-    fn failure(&self, engine: &Engine) -> Option<Error> {
-        let departed = self.shared.boot.departed();
+    fn failure(&self, shared: &Shared, engine: &Engine) -> Option<Error> {
+        let departed = shared.boot.departed();
         let of_arrival = |expected: &Expected| {
             let partner = self.partners.iter().find(|partner| partner.rank == expected.origin)?;
             let slot = engine.slot(expected.slot);
@@ -231,44 +257,10 @@ impl VerbsCommitted {
             let explained = engine.slot(slot).any_closed() || departed.iter().any(|(rank, _)| *rank == connection.peer);
             let patient = (explained || failure.cause.may_be_a_death()) && failure.at.elapsed() < BROKEN_OR_DEAD;
             (!patient).then(|| {
-                let device = &self.shared.rails[usize::from(connection.rail.0)].name;
+                let device = &shared.rails[usize::from(connection.rail.0)].name;
                 failure::error(failure.cause, connection.peer, connection.rail, device, self.chain.queue, self.epoch)
             })
         })
-    }
-
-    /// Between two looks: leaves the core to whoever may bring what is missing, if it wants one.
-    #[inline]
-    fn relax(&self) {
-        if self.shared.crowded {
-            rustix::thread::sched_yield();
-        } else {
-            std::hint::spin_loop();
-        }
-    }
-
-    /// Sleeps until a completion comes in, at most `limit`.
-    fn sleep(&mut self, limit: Duration) {
-        let shared = self.shared.clone();
-        for rail in &shared.rails {
-            if rail.completions.arm().is_err() {
-                // Polling goes on; it only costs the core.
-                return rustix::thread::sched_yield();
-            }
-        }
-        // What came before the arming makes no event.
-        let mut engine = shared.engine();
-        let news = engine.drain(&shared.rails) || self.look(&mut engine) == Progress::Done;
-        drop(engine);
-        if news {
-            return;
-        }
-        let mut fds: Vec<_> =
-            shared.rails.iter().map(|rail| PollFd::from_borrowed_fd(rail.completions.as_fd(), PollFlags::IN)).collect();
-        let limit = Timespec::try_from(limit).ok();
-        // Interrupted or not: the caller looks again.
-        let _ = rustix::event::poll(&mut fds, limit.as_ref());
-        shared.rails.iter().for_each(|rail| rail.completions.clear_events());
     }
 
     /// Whether nothing of a partner can come any more, nor anything of this rank be on its way to it.
@@ -284,34 +276,37 @@ impl VerbsCommitted {
 impl Committed for VerbsCommitted {
     #[expect(unsafe_code, reason = "posts what the caller has promised the sources of")]
     unsafe fn start(&mut self, epoch: Epoch) -> Result<()> {
-        let mut engine = self.shared.engine();
-        self.epoch = epoch;
-        (self.arrived, self.completed) = (0, 0);
-        for (index, lane) in self.lanes.iter_mut().enumerate() {
+        let Self { shared, state } = self;
+        let mut engine = shared.engine();
+        state.epoch = epoch;
+        (state.arrived, state.completed) = (0, 0);
+        for (index, lane) in state.lanes.iter_mut().enumerate() {
             lane.posted = 0;
             // SAFETY: the caller's promise.
-            if !unsafe { Self::post(lane, &mut engine, self.chain.credits, epoch) } {
-                self.unposted.push(index);
+            if !unsafe { State::post(lane, &mut engine, state.chain.credits, epoch) } {
+                state.unposted.push(index);
             }
         }
+        engine.pay_all();
         Ok(())
     }
 
     fn poll(&mut self, rounds: u32) -> Result<Progress> {
-        let shared = self.shared.clone();
+        let Self { shared, state } = self;
         let mut engine = shared.engine();
+        engine.pay_all();
         for round in 0..rounds {
-            if round > 0 {
-                self.relax();
+            if round > 0 && shared.crowded {
+                rustix::thread::sched_yield();
             }
             let news = engine.drain(&shared.rails);
-            if (news || round == 0) && self.look(&mut engine) == Progress::Done {
+            if (news || round == 0) && state.look(&mut engine) == Progress::Done {
                 return Ok(Progress::Done);
             }
         }
         if engine.any_failed
-            && !self.closed
-            && let Some(error) = self.failure(&engine)
+            && !state.closed
+            && let Some(error) = state.failure(shared, &engine)
         {
             return Err(error);
         }
@@ -320,9 +315,15 @@ impl Committed for VerbsCommitted {
 
     fn grant(&mut self, epoch: Epoch) -> Result<()> {
         let mut engine = self.shared.engine();
-        for &(connection, slot) in &self.credits {
-            engine.notify(connection, notice::encode(Notice::Granted, slot, epoch.0), false);
+        for &(connection, slot) in &self.state.credits {
+            engine.notify(connection, notice::encode(What::Granted, slot, epoch.0), false);
         }
+        Ok(())
+    }
+
+    fn grant_with_start(&mut self, epoch: Epoch) -> Result<()> {
+        let mut engine = self.shared.engine();
+        self.state.credits.iter().for_each(|&(connection, slot)| engine.owe(connection, slot, epoch.0));
         Ok(())
     }
 
@@ -330,7 +331,8 @@ impl Committed for VerbsCommitted {
         let keeps = if self.shared.crowded { YIELDING_TURNS } else { PATIENT_TURNS };
         if turn >= keeps {
             self.sleep(limit);
-        } else if self.shared.crowded {
+        } else {
+            // Also with a core for every rank: the system may have put two on one.
             rustix::thread::sched_yield();
         }
     }
@@ -338,24 +340,24 @@ impl Committed for VerbsCommitted {
     fn missing(&self) -> Vec<Missing> {
         let engine = self.shared.engine();
         let mut missing: Vec<Missing> = Vec::new();
-        for lane in &self.lanes {
+        for lane in &self.state.lanes {
             let slot = engine.slot(lane.slot);
-            let lacks_credit = self.chain.credits && slot.granted < self.epoch.0;
+            let lacks_credit = self.state.chain.credits && slot.granted < self.state.epoch.0;
             let what = match lacks_credit {
                 true => Lack::Credit(lane.target),
-                false if !self.is_complete(lane, &engine) => Lack::Completion(lane.target, lane.rail),
+                false if !self.state.is_complete(lane, &engine) => Lack::Completion(lane.target, lane.rail),
                 false => continue,
             };
             if !missing.iter().any(|other| other.what == what) {
                 // A target grants an epoch when it is done with the one before.
-                let peer_epoch = self.chain.credits.then(|| Epoch(slot.granted.saturating_sub(1)));
+                let peer_epoch = self.state.chain.credits.then(|| Epoch(slot.granted.saturating_sub(1)));
                 missing.push(Missing { what, peer_epoch, closed: slot.any_closed() });
             }
         }
-        for expected in &self.expected {
+        for expected in &self.state.expected {
             let slot = engine.slot(expected.slot);
             let rail = usize::from(expected.rail.0);
-            if slot.arrived[rail] < self.epoch.0 {
+            if slot.arrived[rail] < self.state.epoch.0 {
                 let started = slot.arrived.iter().copied().max().unwrap_or(0);
                 let what = Lack::Arrival(expected.origin, expected.rail);
                 missing.push(Missing { what, peer_epoch: Some(Epoch(started)), closed: slot.closed[rail].is_some() });
@@ -365,15 +367,15 @@ impl Committed for VerbsCommitted {
     }
 
     fn close(&mut self) {
-        if std::mem::replace(&mut self.closed, true) {
+        if std::mem::replace(&mut self.state.closed, true) {
             return;
         }
-        self.unposted.clear();
+        self.state.unposted.clear();
         let mut engine = self.shared.engine();
-        for partner in &self.partners {
+        for partner in &self.state.partners {
             for &(rail, connection) in &partner.connections {
                 let seen = engine.slot(partner.slot).arrived[usize::from(rail.0)];
-                engine.notify(connection, notice::encode(Notice::Closed, partner.their_slot, seen), true);
+                engine.notify(connection, notice::encode(What::Closed, partner.their_slot, seen), true);
             }
         }
     }
@@ -381,16 +383,16 @@ impl Committed for VerbsCommitted {
     fn unclosed(&self) -> Vec<Rank> {
         let mut engine = self.shared.engine();
         engine.drain(&self.shared.rails);
-        if self.partners.iter().all(|partner| self.is_quiet(partner, &engine)) {
+        if self.state.partners.iter().all(|partner| self.state.is_quiet(partner, &engine)) {
             return Vec::new();
         }
         // Who has gone writes no more: its connections are ended from this side.
         let departed = self.shared.boot.departed();
         let mut ranks = Vec::new();
-        for partner in &self.partners {
+        for partner in &self.state.partners {
             if departed.iter().any(|(rank, _)| *rank == partner.rank) {
                 engine.sever(partner.rank);
-            } else if !self.is_quiet(partner, &engine) {
+            } else if !self.state.is_quiet(partner, &engine) {
                 ranks.push(partner.rank);
             }
         }
@@ -399,7 +401,7 @@ impl Committed for VerbsCommitted {
 
     fn explain(&self) -> String {
         let mut text = String::new();
-        for lane in &self.lanes {
+        for lane in &self.state.lanes {
             let Lane { target, rail, puts, bytes, requests, gathering, inline, .. } = lane;
             let device = &self.shared.rails[usize::from(rail.0)].name;
             let _ = write!(text, "to {target} on {rail} ({device}): {bytes} bytes in {puts} put(s) as {requests} write request(s)");
@@ -420,7 +422,7 @@ impl Committed for VerbsCommitted {
             let posts = lane.segments.len();
             let _ = writeln!(text, "; posted in {posts} call(s), the last request notifies");
         }
-        for expected in &self.expected {
+        for expected in &self.state.expected {
             let _ = writeln!(text, "from {} on {}: one notification", expected.origin, expected.rail);
         }
         let waiting = if self.shared.crowded {
@@ -439,10 +441,10 @@ impl Drop for VerbsCommitted {
         self.close();
         let mut engine = self.shared.engine();
         engine.drain(&self.shared.rails);
-        for partner in &self.partners {
+        for partner in &self.state.partners {
             engine.abandon_slot(partner.slot);
             for &(_, id) in &partner.connections {
-                engine.release(id, self.receives, &self.shared);
+                engine.release(id, self.state.receives, &self.shared);
             }
         }
     }

@@ -39,10 +39,19 @@ fn ping_pong(comm: &Comm, options: &Options, puts: u32, bytes: usize) -> Result<
     };
     let (mut there, mut back) = (commit(Rank(0))?, commit(Rank(1))?);
     let times = measure(comm, options.repeats, Duration::from_millis(options.batch_ms), |iterations| {
-        for _ in 0..iterations {
-            there.start()?.wait()?;
-            back.start()?.wait()?;
+        if me == Rank(1) {
+            for _ in 0..iterations {
+                let arrived = there.start()?.wait()?;
+                back.start_after(arrived)?.wait()?;
+            }
+            return Ok(());
         }
+        there.start()?.wait()?;
+        for _ in 1..iterations {
+            let arrived = back.start()?.wait()?;
+            there.start_after(arrived)?.wait()?;
+        }
+        back.start()?.wait()?;
         Ok(())
     })?;
     drop((there, back));

@@ -40,7 +40,7 @@ pub struct InFlight<'q> {
 /// ```
 #[derive(Debug)]
 pub struct Arrived<'q> {
-    queue: &'q mut Ready,
+    pub(super) queue: &'q mut Ready,
 }
 
 impl<'q> InFlight<'q> {
@@ -123,6 +123,7 @@ impl Arrived<'_> {
 impl Drop for Arrived<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.queue.release();
+        // Without effect after `start_after`, which has released it.
+        self.queue.release(false);
     }
 }

@@ -241,6 +241,41 @@ impl RmaQueue<Ready> {
         Ok(InFlight::new(&mut self.state))
     }
 
+    /// Gives back what has arrived in another queue and starts the next epoch of this one: the same as dropping `arrived` and then
+    /// [`start`](Self::start), but where both queues have a partner in common, its credit and the puts to it travel as one
+    /// message. For queues that take turns: a ping-pong, two buffers.
+    ///
+    /// ```
+    /// # use rma::{Comm, Rank};
+    /// # Comm::launch(2, |comm| {
+    /// # let (me, other) = (comm.rank(), Rank(1 - comm.rank().0));
+    /// # let (outbox, inbox) = (comm.window_alloc(8)?, comm.window_alloc(8)?);
+    /// # let commit = |from: Rank| {
+    /// #     let mut queue = comm.queue_alloc(&inbox)?;
+    /// #     if me == from { queue.push(&comm.declare_write(&inbox, 0, &outbox, 0, 8, other)?)?; }
+    /// #     else { queue.add_origin(other)?; }
+    /// #     queue.commit()
+    /// # };
+    /// # let (mut ping, mut pong) = (commit(Rank(0))?, commit(Rank(1))?);
+    /// # if me == Rank(0) { ping.start()?.wait()?; pong.start()?.wait()?; } else {
+    /// let arrived = ping.start()?.wait()?;
+    /// outbox.write::<u64>(..)?[0] = 2 * arrived.read::<u64>(&inbox, ..)?[0];
+    /// pong.start_after(arrived)?.wait()?;
+    /// # }
+    /// # Ok::<(), rma::Error>(()) })?;
+    /// # Ok::<(), rma::Error>(())
+    /// ```
+    #[inline]
+    pub fn start_after(&mut self, arrived: Arrived<'_>) -> Result<InFlight<'_>> {
+        arrived.queue.release(true);
+        if let Err(error) = self.state.start() {
+            // Nothing went out that could have taken the credit along.
+            arrived.queue.advance();
+            return Err(error);
+        }
+        Ok(InFlight::new(&mut self.state))
+    }
+
     /// Takes the queue apart and returns an empty one. Partners that wait for it get an error that says so. The ranges that they
     /// may still write stay closed to leases until they have cleared the queue, too.
     pub fn clear(self) -> RmaQueue<Open> {
@@ -288,18 +323,28 @@ impl Ready {
         error
     }
 
-    /// The end of what `wait` returned: the next credits go out.
+    /// The end of what `wait` returned: the next credits go out, with the start that follows at once if there is one.
     #[inline]
-    fn release(&mut self) {
+    fn release(&mut self, with_start: bool) {
         let Ok(ready) = self.life.get().after(Call::Release) else { return };
         self.life.set(ready);
         if self.exposure == Exposure::Early
             && let Some(active) = &self.active
         {
-            let granted = active.committed.borrow_mut().grant(ready.epoch().next());
+            let (mut committed, epoch) = (active.committed.borrow_mut(), ready.epoch().next());
+            let granted = if with_start { committed.grant_with_start(epoch) } else { committed.grant(epoch) };
+            drop(committed);
             if let Err(error) = granted {
                 self.fail(error);
             }
+        }
+    }
+
+    /// Has the backend send what it holds back. Errors come up again when the queue is waited for.
+    #[cold]
+    fn advance(&self) {
+        if let Some(active) = &self.active {
+            let _ = active.committed.borrow_mut().poll(1);
         }
     }
 }

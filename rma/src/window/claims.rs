@@ -116,7 +116,7 @@ pub(crate) fn start(
     }
     life.set(flying);
     if exposure == Exposure::AtStart {
-        committed.grant(flying.epoch())?;
+        committed.grant_with_start(flying.epoch())?;
     }
     // SAFETY: every window this chain reads is in `parts`; no lease writes its sources now (checked above), and none will be given
     // out while `life` says in flight or failed. What ends that is `poll` saying done, or `close`, after which nothing is read.
