@@ -39,7 +39,7 @@ pub fn join(place: &Place, config: &Config) -> Result<Arc<dyn Bootstrap>> {
 /// Why a rank is no longer there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Departure {
-    /// It ended without saying so: killed, crashed or panicked.
+    /// It ended without saying so: killed, crashed or panicked. Or nothing was heard of its machine for seconds.
     Died,
     /// It gave its `Comm` up in good order.
     Left,

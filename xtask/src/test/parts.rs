@@ -70,6 +70,7 @@ fn conformance(steps: &mut Steps) -> Result<Outcome> {
 
 fn multiprocess(steps: &mut Steps) -> Result<Outcome> {
     steps.test(&Spec::cargo("test -p rma-tests --test multiprocess"))?;
+    steps.test(&Spec::cargo("test -p rma-tests --test network"))?;
     Ok(Outcome::Passed)
 }
 

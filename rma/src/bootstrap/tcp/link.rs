@@ -1,6 +1,7 @@
 //! One connection: bytes to be sent, bytes that arrived. Nothing here blocks.
 //! Must not know what the frames mean, but for the hello that opens a connection.
 
+use super::silence;
 use super::wire::{Arriving, Decoded, Frame, Hello, MAX_FRAME_BYTES, MAX_HELLO_BYTES};
 use crate::Rank;
 use rustix::event::PollFlags;
@@ -20,8 +21,20 @@ pub(super) struct Link {
     stream: TcpStream,
     /// The system has not said yet whether it could connect.
     connecting: bool,
+    /// Where it was dialed by this side.
+    dialed: Option<SocketAddr>,
     /// Dialed by this side, and nothing has come from the other.
     silent: bool,
+    /// Nothing is sent here; it is for noticing that the peer has gone.
+    watches: bool,
+    /// The peer may be lost without its machine being told.
+    far: bool,
+    /// How many bytes were ever to be sent.
+    carried: usize,
+    /// A watch over this peer was asked for.
+    watched: bool,
+    /// Reading failed because the peer is silent.
+    lost: bool,
     /// Writing has failed; reading may still give what the peer sent before.
     deaf: bool,
     out: VecDeque<Vec<u8>>,
@@ -31,12 +44,18 @@ pub(super) struct Link {
 }
 
 impl Link {
-    fn new(peer: Rank, stream: TcpStream, dialed: bool) -> Self {
+    fn new(peer: Rank, stream: TcpStream, dialed: Option<SocketAddr>, far: bool) -> Self {
         Self {
             peer,
             stream,
-            connecting: dialed,
-            silent: dialed,
+            connecting: dialed.is_some(),
+            dialed,
+            silent: dialed.is_some(),
+            watches: false,
+            far,
+            carried: 0,
+            watched: false,
+            lost: false,
             deaf: false,
             out: VecDeque::new(),
             sent: 0,
@@ -46,22 +65,25 @@ impl Link {
 
     /// Begins to connect.
     pub(super) fn dial(peer: Rank, addr: SocketAddr) -> io::Result<Self> {
-        let family = if addr.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-        let socket = socket_with(family, SocketType::STREAM, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC, None)?;
-        match connect(&socket, &addr) {
-            Ok(()) | Err(rustix::io::Errno::INPROGRESS | rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-        let stream = TcpStream::from(socket);
-        stream.set_nodelay(true)?;
-        Ok(Self::new(peer, stream, true))
+        Ok(Self::new(peer, begin_to_connect(addr)?, Some(addr), silence::is_far(addr.ip())))
+    }
+
+    /// The same for a connection on which nothing will be sent.
+    pub(super) fn dial_to_watch(peer: Rank, addr: SocketAddr) -> io::Result<Self> {
+        Ok(Self { watches: true, ..Self::dial(peer, addr)? })
+    }
+
+    /// Tries once more to connect, with all that is to be sent. False if that was done before.
+    pub(super) fn redial(&mut self) -> io::Result<bool> {
+        let Some(addr) = self.dialed.take() else { return Ok(false) };
+        self.stream = begin_to_connect(addr)?;
+        Ok(true)
     }
 
     /// A connection that stands.
     pub(super) fn accepted(peer: Rank, stream: TcpStream) -> io::Result<Self> {
-        stream.set_nonblocking(true)?;
-        stream.set_nodelay(true)?;
-        Ok(Self::new(peer, stream, false))
+        let far = prepare(&stream)?;
+        Ok(Self::new(peer, stream, None, far))
     }
 
     pub(super) fn peer(&self) -> Rank {
@@ -85,9 +107,44 @@ impl Link {
         }
     }
 
+    pub(super) fn watches(&self) -> bool {
+        self.watches
+    }
+
+    /// Whether reading has failed because the peer is silent.
+    pub(super) fn is_lost(&self) -> bool {
+        self.lost
+    }
+
+    /// Whether the system gives the peer up when it is silent, whatever was sent here.
+    pub(super) fn is_light(&self) -> bool {
+        self.carried <= silence::LIGHT_BYTES
+    }
+
+    /// Whether it takes another connection to notice that the peer has gone; says so once.
+    pub(super) fn asks_for_watch(&mut self) -> bool {
+        let asks = self.far && !self.is_light() && !self.watched;
+        self.watched |= asks;
+        asks
+    }
+
     pub(super) fn queue(&mut self, bytes: Vec<u8>) {
-        if !self.deaf {
-            self.out.push_back(bytes);
+        if self.deaf {
+            return;
+        }
+        let was_light = self.is_light();
+        self.carried = self.carried.saturating_add(bytes.len());
+        if was_light && !self.connecting {
+            self.lift_if_heavy();
+        }
+        self.out.push_back(bytes);
+    }
+
+    /// The peer may take its time to read what is sent here. Not before the connection stands: connecting has its limit.
+    fn lift_if_heavy(&self) {
+        if self.far && !self.is_light() {
+            // A socket that refuses has failed in other ways, which show.
+            let _ = silence::lift(&self.stream);
         }
     }
 
@@ -106,7 +163,10 @@ impl Link {
                 return Err(error);
             }
             match self.stream.peer_addr() {
-                Ok(_) => self.connecting = false,
+                Ok(_) => {
+                    self.connecting = false;
+                    self.lift_if_heavy();
+                }
                 Err(error) if error.kind() == ErrorKind::NotConnected => {}
                 Err(error) => return Err(error),
             }
@@ -156,7 +216,10 @@ impl Link {
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return true,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(_) => return false,
+                Err(error) => {
+                    self.lost = silence::is_silence(&error);
+                    return false;
+                }
             }
         }
         true
@@ -179,20 +242,43 @@ impl Link {
     }
 }
 
+/// A socket under way to an address.
+fn begin_to_connect(addr: SocketAddr) -> io::Result<TcpStream> {
+    let family = if addr.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let socket = socket_with(family, SocketType::STREAM, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC, None)?;
+    silence::limit(&socket, addr.ip())?;
+    match connect(&socket, &addr) {
+        Ok(()) | Err(rustix::io::Errno::INPROGRESS | rustix::io::Errno::INTR) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let stream = TcpStream::from(socket);
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+/// Makes a connection that stands one of this job's; says whether its peer is far.
+fn prepare(stream: &TcpStream) -> io::Result<bool> {
+    let peer = stream.peer_addr()?.ip();
+    stream.set_nonblocking(true)?;
+    stream.set_nodelay(true)?;
+    silence::limit(stream, peer)?;
+    Ok(silence::is_far(peer))
+}
+
 /// An accepted connection that has not said yet who it is. It gets room for a hello, and no more.
 #[derive(Debug)]
 pub(super) struct Pending {
     stream: TcpStream,
     addr: SocketAddr,
     since: Instant,
+    far: bool,
     arriving: Arriving,
 }
 
 impl Pending {
     pub(super) fn new(stream: TcpStream, addr: SocketAddr) -> io::Result<Self> {
-        stream.set_nonblocking(true)?;
-        stream.set_nodelay(true)?;
-        Ok(Self { stream, addr, since: Instant::now(), arriving: Arriving::default() })
+        let far = prepare(&stream)?;
+        Ok(Self { stream, addr, since: Instant::now(), far, arriving: Arriving::default() })
     }
 
     pub(super) fn stream(&self) -> &TcpStream {
@@ -234,6 +320,6 @@ impl Pending {
     }
 
     pub(super) fn into_link(self, peer: Rank) -> Link {
-        Link::new(peer, self.stream, false)
+        Link::new(peer, self.stream, None, self.far)
     }
 }

@@ -4,6 +4,7 @@
 
 use super::link::{Link, Pending};
 use super::protocol::{Ended, Output, Protocol, Start};
+use super::silence;
 use super::wire::{Frame, Hello};
 use crate::bootstrap::Departure;
 use crate::bootstrap::failure::{Why, timeout};
@@ -19,8 +20,8 @@ use std::time::{Duration, Instant};
 const MAX_PENDING: usize = 256;
 /// How long a connection may take to show its token.
 const HELLO_PATIENCE: Duration = Duration::from_secs(3);
-/// The most connections of one rank: each side may have dialed, and then some.
-const MAX_LINKS_PER_RANK: usize = 4;
+/// The most connections of one rank: each side may have dialed, and once more to watch, and then some.
+const MAX_LINKS_PER_RANK: usize = 6;
 /// How long the last frames, or better news, of a rank that has gone without a word may take to arrive.
 const GRACE: Duration = Duration::from_millis(300);
 /// The longest wait in one poll, after which deadlines and the like are looked at.
@@ -55,15 +56,26 @@ pub(super) struct Mesh {
     next_link: u64,
     /// The one link on which frames to a rank are sent, so that they stay in order.
     routes: BTreeMap<Rank, u64>,
-    /// Ranks that could not be reached, since when, and why: `None` when the connection was closed before a word was heard.
-    unreached: BTreeMap<Rank, (Instant, Option<String>)>,
+    unreached: BTreeMap<Rank, Unreached>,
     scratch: Vec<u8>,
+}
+
+/// A rank that could not be reached.
+#[derive(Debug)]
+struct Unreached {
+    /// When the doubt is over: until then, better news may come.
+    until: Instant,
+    /// `None` when the connection was closed before a word was heard.
+    cause: Option<String>,
 }
 
 impl Mesh {
     pub(super) fn new(me: Rank, size: u32, token: Token, listener: Option<TcpListener>, phase: Phase) -> Result<Self> {
         if let Some(listener) = &listener {
             listener.set_nonblocking(true).map_err(|e| Error::os("making the listening socket nonblocking", e))?;
+            // All may call while this rank computes, each perhaps twice; whose call is dropped takes this rank for gone.
+            let backlog = i32::try_from(size.saturating_mul(2)).unwrap_or(i32::MAX);
+            rustix::net::listen(listener, backlog).map_err(|e| Error::os(format!("listening for {size} ranks"), e))?;
         }
         Ok(Self {
             me,
@@ -122,8 +134,8 @@ impl Mesh {
                 (Some(_), Some(_)) => {}
             }
             self.send_outputs();
-            let unreachable = self.unreached.iter().find_map(|(rank, (since, cause))| {
-                cause.as_ref().filter(|_| since.elapsed() >= GRACE).map(|cause| format!("no connection to {rank}: {cause}"))
+            let unreachable = self.unreached.iter().find_map(|(rank, Unreached { until, cause })| {
+                cause.as_ref().filter(|_| *until <= Instant::now()).map(|cause| format!("no connection to {rank}: {cause}"))
             });
             if let Some(reason) = unreachable {
                 self.protocol.fail(Why::Other { call, reason });
@@ -141,6 +153,7 @@ impl Mesh {
     /// Reads and writes what can be, waiting at most `wait` until something can.
     pub(super) fn pump(&mut self, wait: Duration) -> Result<()> {
         self.send_outputs();
+        self.watch_over_heavy_links();
         let accepts = self.pending.len() < MAX_PENDING;
         let ids: Vec<_> = self.links.keys().copied().collect();
         let listener = self.listener.as_ref().filter(|_| accepts);
@@ -291,6 +304,27 @@ impl Mesh {
         }
     }
 
+    /// Opens a second connection with each peer that could go unnoticed on the first. Done once: who cannot be watched in this way
+    /// may be noticed by others.
+    fn watch_over_heavy_links(&mut self) {
+        let Phase::Joined(addrs) = &self.phase else { return };
+        let asking: Vec<_> = self.links.values_mut().filter_map(|link| link.asks_for_watch().then(|| link.peer())).collect();
+        let asking: Vec<_> = asking.into_iter().map(|rank| (rank, addrs[rank.index()])).collect();
+        for (rank, addr) in asking {
+            let mut others = self.links.values().filter(|link| link.peer() == rank);
+            if self.protocol.is_gone(rank) || others.any(Link::is_light) {
+                continue;
+            }
+            match Link::dial_to_watch(rank, addr) {
+                Ok(mut link) => {
+                    link.queue(Frame::Hello(self.hello(None)).encode());
+                    self.add_link(link);
+                }
+                Err(error) => tracing::warn!(%rank, %addr, %error, "no second connection to watch a rank"),
+            }
+        }
+    }
+
     fn flood(&mut self, except: Option<Rank>, frame: &Frame) {
         let bytes = frame.encode();
         let ids: Vec<_> = self.routes.iter().filter(|(rank, _)| Some(**rank) != except).map(|(_, id)| *id).collect();
@@ -303,14 +337,16 @@ impl Mesh {
     }
 
     fn not_reached(&mut self, rank: Rank, error: Option<std::io::Error>) {
+        let silent = error.as_ref().is_some_and(silence::is_silence);
         let cause = error.map(|error| {
             let addr = match &self.phase {
                 Phase::Joined(addrs) => addrs[rank.index()].to_string(),
                 _ => "its address".into(),
             };
-            format!("{addr}: {error}; every rank's RMA_BIND must be an address that its peers reach")
+            let down = if silent { "its host is down, or " } else { "" };
+            format!("{addr}: {error}; {down}its RMA_BIND is no address that its peers reach")
         });
-        self.unreached.entry(rank).or_insert((Instant::now(), cause));
+        self.unreached.entry(rank).or_insert(Unreached { until: Instant::now() + GRACE, cause });
     }
 
     /// Writes to and reads from a link that poll named.
@@ -318,8 +354,18 @@ impl Mesh {
         let Some(link) = self.links.get_mut(&id) else { return };
         let peer = link.peer();
         if let Err(error) = link.connected() {
+            // The way may only have been down for a moment; or the peer has gone, of which others, who had a connection, know soon.
+            if silence::is_silence(&error) && link.redial().is_ok_and(|again| again) {
+                return;
+            }
+            let watches = link.watches();
             self.close(id);
-            return self.not_reached(peer, Some(error));
+            // Not being able to watch a rank harms nothing that is sent to it.
+            return if watches {
+                tracing::warn!(rank = %peer, %error, "cannot watch")
+            } else {
+                self.not_reached(peer, Some(error))
+            };
         }
         link.write();
         let open = link.read(&mut self.scratch);
@@ -335,9 +381,12 @@ impl Mesh {
             }
         }
         if !open {
-            let silent = self.links.get(&id).is_some_and(Link::is_silent);
+            let Some(link) = self.links.get(&id) else { return };
+            let (silent, only_watched) = (link.is_silent(), link.watches() && !link.is_lost());
             self.close(id);
-            if silent && !self.protocol.is_gone(peer) {
+            if only_watched {
+                // That the peer ends shows on the connection where it says so.
+            } else if silent && !self.protocol.is_gone(peer) {
                 // It may have gone in good order before it could accept, with its goodbye on another way.
                 self.not_reached(peer, None);
             } else {
@@ -449,7 +498,8 @@ impl Mesh {
             }
             kept
         });
-        let closed = self.unreached.iter().find(|(_, (since, cause))| cause.is_none() && since.elapsed() >= GRACE);
+        let now = Instant::now();
+        let closed = self.unreached.iter().find(|(_, Unreached { until, cause })| cause.is_none() && *until <= now);
         if let Some((&rank, _)) = closed {
             self.unreached.remove(&rank);
             self.protocol.gone(rank, Departure::Died, None, None);

@@ -4,11 +4,14 @@
 //!
 //! The token keeps strangers out. It travels in clear, so it does not keep out who can read the network.
 //!
-//! No thread runs behind this: a rank takes part in the spreading of news, and notices a loss, while it is in a call.
+//! No thread runs behind this: a rank takes part in the spreading of news, and notices a loss, while it is in a call. Every rank has a
+//! connection with rank 0, and with each rank that it ever exchanged messages with, so with all partners of its queues. It notices
+//! by itself that one of those has gone, also without a word, and spreads the news to all.
 
 mod link;
 mod mesh;
 mod protocol;
+mod silence;
 mod wire;
 
 use super::failure::list_ranks;
