@@ -39,8 +39,16 @@ struct RailCard {
     gids: Vec<Gid>,
 }
 
-/// What it tells next: the numbers of its new ends, by rail.
-type NewEnds = Vec<(Rail, u32)>;
+/// What it tells next: its new ends, by rail.
+type NewEnds = Vec<(Rail, End)>;
+
+/// A new end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct End {
+    number: u32,
+    /// The number of its first packet, drawn at random: what is left of an earlier connection must not fit.
+    first_packet: u32,
+}
 
 pub(crate) fn commit(
     shared: &Arc<Shared>,
@@ -112,7 +120,7 @@ struct Draft {
     /// All that one of the two uses, ascending, with the connection once it is there.
     connections: Vec<(Rail, Option<ConnectionId>)>,
     /// Those of them that are new, and how to reach the other end.
-    routes: Vec<(ConnectionId, Route)>,
+    routes: Vec<(ConnectionId, End, Route)>,
 }
 
 /// Everything that a commit takes from the rank, given back unless it succeeds.
@@ -212,8 +220,9 @@ impl<'a> Making<'a> {
                         let pair = device.new_pair(&shared.options);
                         let (pair, depths) = pair.inspect_err(|_| device.give_room_back(shared.options.receives + SIGNALED))?;
                         let id = engine.add_connection(|id| Connection::new(id, peer, *rail, pair, 0, depths));
-                        draft.routes.push((id, route));
-                        new_ends.push((*rail, engine.connection(id).pair.number()));
+                        let end = End { number: engine.connection(id).pair.number(), first_packet: first_packet()? };
+                        draft.routes.push((id, end, route));
+                        new_ends.push((*rail, end));
                         id
                     }
                 };
@@ -243,13 +252,14 @@ impl<'a> Making<'a> {
         let patience =
             Patience { timeout: options.timeout, retries: options.retries, not_ready_retries: options.not_ready_retries };
         for (&peer, draft) in &self.drafts {
-            for (id, route) in &draft.routes {
+            for (id, mine, route) in &draft.routes {
                 let mut engine = self.shared.engine();
                 let connection = engine.connection_mut(*id);
                 let device = &self.shared.rails[usize::from(connection.rail.0)];
-                let number = theirs.get(&peer).and_then(|ends| ends.iter().find(|(rail, _)| *rail == connection.rail));
-                let &(_, number) = number.ok_or_else(|| malformed("list of queue pairs", peer, "a rail is missing"))?;
-                let route = Route { peer_number: number, ..*route };
+                let end = theirs.get(&peer).and_then(|ends| ends.iter().find(|(rail, _)| *rail == connection.rail));
+                let &(_, End { number, first_packet }) =
+                    end.ok_or_else(|| malformed("list of queue pairs", peer, "a rail is missing"))?;
+                let route = Route { peer_number: number, first_packet, ..*route };
                 connection.peer_number = number;
                 let receives = connection.depths.receives;
                 let connected = connection
@@ -257,7 +267,7 @@ impl<'a> Making<'a> {
                     .initialize(device.port)
                     .and_then(|()| connection.pair.receive_from(&route))
                     .and_then(|()| connection.post_receives(receives))
-                    .and_then(|()| connection.pair.send_with(&patience));
+                    .and_then(|()| connection.pair.send_with(&patience, mine.first_packet));
                 connected.map_err(|refused| {
                     let to = route.global.map(|(index, to)| format!(", GID {index} to {}", std::net::Ipv6Addr::from(to)));
                     let to = to.unwrap_or_default();
@@ -352,7 +362,7 @@ impl<'a> Making<'a> {
     fn finish(mut self, lanes: Vec<Lane>) -> VerbsCommitted {
         self.finished = true;
         let mut engine = self.shared.engine();
-        self.drafts.values().flat_map(|draft| &draft.routes).for_each(|(id, _)| engine.make_current(*id, self.shared));
+        self.drafts.values().flat_map(|draft| &draft.routes).for_each(|(id, ..)| engine.make_current(*id, self.shared));
         drop(engine);
         let partners = self.drafts.iter().map(|(&rank, draft)| Partner {
             rank,
@@ -385,6 +395,14 @@ impl Drop for Making<'_> {
             }
         }
     }
+}
+
+/// 24 random bits.
+fn first_packet() -> Result<u32> {
+    let mut bytes = [0; 4];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
+        .map_err(|cause| Error::os("getting 4 random bytes for a connection", cause))?;
+    Ok(u32::from_le_bytes(bytes) >> 8)
 }
 
 /// How to reach a partner's port.
@@ -422,6 +440,7 @@ fn route(shared: &Shared, device: &RailDevice, peer: Rank, theirs: &RailCard) ->
         port: device.port,
         mtu_bytes: device.state.mtu_bytes.min(theirs.mtu_bytes).min(options.mtu_bytes.unwrap_or(u32::MAX)),
         peer_number: 0,
+        first_packet: 0,
         peer_lid: theirs.lid,
         global,
         service_level: options.service_level,

@@ -165,10 +165,16 @@ impl Connection {
         self.failure.is_some() || (self.on_way.is_empty() && self.backlog.is_empty())
     }
 
-    /// Takes note of the first thing that went wrong, or of the first that says more.
+    /// Ends it: takes note of the first thing that went wrong, or of the first that says more.
     pub(crate) fn fail(&mut self, cause: Breakdown) {
         match &mut self.failure {
-            None => self.failure = Some(Failure { at: Instant::now(), cause }),
+            None => {
+                self.failure = Some(Failure { at: Instant::now(), cause });
+                // From here on nothing of the peer is taken, whatever it was that went wrong.
+                if let Err(refused) = self.pair.sever() {
+                    tracing::warn!(peer = self.peer.0, rail = self.rail.0, "{refused}");
+                }
+            }
             Some(known) if known.cause.is_vague() && !cause.is_vague() => known.cause = cause,
             Some(_) => {}
         }
@@ -177,15 +183,5 @@ impl Connection {
     pub(crate) fn refused(&mut self, refused: &Refused) {
         tracing::warn!(peer = self.peer.0, rail = self.rail.0, "{refused}");
         self.fail(Breakdown::Post { call: refused.call, number: refused.number().unwrap_or(0) });
-    }
-
-    /// Ends it from this side, so that nothing of the peer is taken any more.
-    pub(crate) fn sever(&mut self) {
-        if !matches!(self.failure, Some(Failure { cause: Breakdown::Severed, .. })) {
-            if let Err(refused) = self.pair.sever() {
-                tracing::warn!(peer = self.peer.0, rail = self.rail.0, "{refused}");
-            }
-            self.fail(Breakdown::Severed);
-        }
     }
 }

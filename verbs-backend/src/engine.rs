@@ -169,12 +169,19 @@ impl Engine {
         self.free_slots.push(index);
     }
 
-    /// Gives a slot back as soon as the partner has closed.
-    pub(crate) fn abandon_slot(&mut self, index: u32) {
-        match &mut self.slots[index as usize] {
-            Some(slot) if !slot.is_quiet() => slot.abandoned = true,
-            _ => self.give_back_slot(index),
+    /// Gives a slot back as soon as the partner has closed on all these ways, as far as they work.
+    pub(crate) fn abandon_slot(&mut self, index: u32, ways: &[(Rail, ConnectionId)]) {
+        if self.is_quiet(index, ways) {
+            self.give_back_slot(index);
+        } else if let Some(slot) = &mut self.slots[index as usize] {
+            slot.abandoned = true;
         }
+    }
+
+    /// Whether nothing more can come in for a slot: on each of the ways the partner has closed, or the way is broken.
+    pub(crate) fn is_quiet(&self, index: u32, ways: &[(Rail, ConnectionId)]) -> bool {
+        let slot = self.slot(index);
+        ways.iter().all(|&(rail, id)| slot.closed[usize::from(rail.0)].is_some() || self.connection(id).failure.is_some())
     }
 
     /// The number that the next connection will have.
@@ -287,7 +294,7 @@ impl Engine {
     /// Ends all connections with a peer that has gone.
     pub(crate) fn sever(&mut self, peer: Rank) {
         for connection in self.connections.iter_mut().flatten().filter(|connection| connection.peer == peer) {
-            connection.sever();
+            connection.fail(Breakdown::Severed);
             self.any_failed = true;
         }
     }

@@ -69,6 +69,10 @@ fn name(status: u32) -> &'static str {
 
 fn likely(status: u32) -> &'static str {
     match status {
+        2 => {
+            "this device could not send: its link or network interface went down or lost its route; look at `rdma link`, `ip link` \
+             and `ip route` here"
+        }
         4 | 8 => "the source is not registered here any more, or was unmapped",
         WR_FLUSH => "the peer ended the connection after an error of its own, or died; its output says which",
         9 | 10 => {

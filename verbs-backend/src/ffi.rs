@@ -443,6 +443,8 @@ pub(crate) struct Route {
     pub(crate) port: u8,
     pub(crate) mtu_bytes: u32,
     pub(crate) peer_number: u32,
+    /// The number of the first packet that comes from there.
+    pub(crate) first_packet: u32,
     pub(crate) peer_lid: u16,
     /// The own entry and the peer's address; `None` within one InfiniBand subnet.
     pub(crate) global: Option<(u8, [u8; 16])>,
@@ -461,9 +463,6 @@ pub(crate) struct Patience {
     /// For a peer without a posted receive; 7 is for ever.
     pub(crate) not_ready_retries: u8,
 }
-
-/// The number of the first packet. Anything will do, as both ends are made anew for each other.
-const FIRST_PACKET: u32 = 0;
 
 impl QueuePair {
     /// A reliable one, with all completions in one queue. Returns what it takes of what was asked for.
@@ -518,7 +517,7 @@ impl QueuePair {
         attributes.qp_state = sys::ibv_qp_state::IBV_QPS_RTR;
         attributes.path_mtu = mtu_code(route.mtu_bytes);
         attributes.dest_qp_num = route.peer_number;
-        attributes.rq_psn = FIRST_PACKET;
+        attributes.rq_psn = route.first_packet;
         attributes.max_dest_rd_atomic = 1;
         attributes.min_rnr_timer = route.not_ready_timer;
         attributes.ah_attr.port_num = route.port;
@@ -542,14 +541,14 @@ impl QueuePair {
     }
 
     /// Ready to receive to ready to send.
-    pub(crate) fn send_with(&self, patience: &Patience) -> Outcome<()> {
+    pub(crate) fn send_with(&self, patience: &Patience, first_packet: u32) -> Outcome<()> {
         use sys::ibv_qp_attr_mask as mask;
         let mut attributes = no_attributes();
         attributes.qp_state = sys::ibv_qp_state::IBV_QPS_RTS;
         attributes.timeout = patience.timeout;
         attributes.retry_cnt = patience.retries;
         attributes.rnr_retry = patience.not_ready_retries;
-        attributes.sq_psn = FIRST_PACKET;
+        attributes.sq_psn = first_packet;
         attributes.max_rd_atomic = 1;
         let given = mask::IBV_QP_STATE
             | mask::IBV_QP_TIMEOUT

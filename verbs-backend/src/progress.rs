@@ -269,7 +269,8 @@ impl State {
             let connection = engine.connection(lane.connection);
             connection.failure.is_some() || lane.posted == 0 || self.is_complete(lane, engine)
         };
-        engine.slot(partner.slot).is_quiet() && self.lanes.iter().filter(|lane| lane.target == partner.rank).all(delivered)
+        engine.is_quiet(partner.slot, &partner.connections)
+            && self.lanes.iter().filter(|lane| lane.target == partner.rank).all(delivered)
     }
 }
 
@@ -442,7 +443,7 @@ impl Drop for VerbsCommitted {
         let mut engine = self.shared.engine();
         engine.drain(&self.shared.rails);
         for partner in &self.state.partners {
-            engine.abandon_slot(partner.slot);
+            engine.abandon_slot(partner.slot, &partner.connections);
             for &(_, id) in &partner.connections {
                 engine.release(id, self.state.receives, &self.shared);
             }
