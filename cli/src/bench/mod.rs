@@ -68,6 +68,9 @@ struct StreamOptions {
     /// How many puts a chain has, each of the size and to a place of its own, 128 bytes or more from the next
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=MAX_PUTS))]
     puts: u32,
+    /// How many queues take turns: with 2 the next chain is under way while the last is waited for
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=2))]
+    queues: u8,
 }
 
 #[derive(Clone, Debug, Args)]
@@ -164,7 +167,7 @@ impl Bench {
         }
         match self {
             Self::Put(put) => put::run(comm, &put.common, put.puts),
-            Self::Stream(stream) => stream::run(comm, &stream.common, stream.puts),
+            Self::Stream(stream) => stream::run(comm, &stream.common, stream.puts, stream.queues),
             Self::Halo(halo) => halo::run(comm, &halo.common, halo.torus),
             Self::PageTables(options) => page_tables::run(comm, options),
         }

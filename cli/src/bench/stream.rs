@@ -1,28 +1,61 @@
-//! The one-way stream: rank 0 starts its chain again and again, as fast as rank 1 gives the credits for it.
+//! The one-way stream: rank 0 starts its chains again and again, as fast as rank 1 gives the credits for them.
 
 use super::Options;
 use super::chain::Chain;
 use super::measure::{Times, measure};
 use super::report::Report;
 use anyhow::{Result, ensure};
-use rma::{Comm, Rank};
+use rma::{Comm, Rank, Ready, RmaQueue};
 use std::time::Duration;
 
 const ORIGIN: Rank = Rank(0);
 const TARGET: Rank = Rank(1);
 
-pub(super) fn run(comm: &Comm, options: &Options, puts: u32) -> Result<()> {
+pub(super) fn run(comm: &Comm, options: &Options, puts: u32, queues: u8) -> Result<()> {
     ensure!(comm.size() == 2, "{} ranks: a stream has 2", comm.size());
-    let what = format!("one-way stream, time of a chain of {puts} puts");
+    let turns = if queues == 1 { "one queue".to_owned() } else { format!("{queues} queues in turn") };
+    let what = format!("one-way stream over {turns}, time of a chain of {puts} puts");
     let report = Report::begin("stream", &what, comm, options, puts);
     for &bytes in &options.bytes {
-        report.row(bytes, &stream(comm, options, puts, bytes)?);
+        report.row(bytes, &stream(comm, options, puts, queues, bytes)?);
     }
     Ok(())
 }
 
-fn stream(comm: &Comm, options: &Options, puts: u32, bytes: usize) -> Result<Times> {
-    let chain = Chain::declare(comm, TARGET, puts, bytes, options.rails_of(comm))?;
+fn stream(comm: &Comm, options: &Options, puts: u32, queues: u8, bytes: usize) -> Result<Times> {
+    let chains = (0..queues).map(|_| Chain::declare(comm, TARGET, puts, bytes, options.rails_of(comm)));
+    let chains = chains.collect::<Result<Vec<_>>>()?;
+    let committed = chains.iter().map(|chain| commit(comm, options, chain));
+    let mut committed = committed.collect::<rma::Result<Vec<_>>>()?;
+    // What the target's wait returns is dropped at once: that is the credit for the next chain.
+    let times = measure(comm, options.repeats, Duration::from_millis(options.batch_ms), |iterations| match &mut committed[..] {
+        [queue] => (0..iterations).try_for_each(|_| queue.start()?.wait().map(drop)),
+        [even, odd] => {
+            let mut flight = even.start()?;
+            for _ in 1..iterations.div_ceil(2) {
+                let next = odd.start()?;
+                flight.wait()?;
+                flight = even.start()?;
+                next.wait()?;
+            }
+            let last = if iterations % 2 == 0 { Some(odd.start()?) } else { None };
+            flight.wait()?;
+            last.map_or(Ok(()), |last| last.wait().map(drop))
+        }
+        _ => unreachable!("bug: {queues} queues"),
+    })?;
+    drop(committed);
+    for chain in chains {
+        // The queue of a second chain may not have been started at all.
+        if comm.rank() == TARGET && times.iterations > 1 {
+            chain.check(ORIGIN)?;
+        }
+        chain.free()?;
+    }
+    Ok(times)
+}
+
+fn commit(comm: &Comm, options: &Options, chain: &Chain) -> rma::Result<RmaQueue<Ready>> {
     let mut queue = comm.queue_alloc(&chain.inbox)?;
     if comm.rank() == ORIGIN {
         for put in chain.puts() {
@@ -34,18 +67,5 @@ fn stream(comm: &Comm, options: &Options, puts: u32, bytes: usize) -> Result<Tim
     if options.expose_at_start {
         queue.expose_at_start();
     }
-    let mut queue = queue.commit()?;
-    let times = measure(comm, options.repeats, Duration::from_millis(options.batch_ms), |iterations| {
-        for _ in 0..iterations {
-            // What the target's wait returns is dropped at once: that is the credit for the next chain.
-            queue.start()?.wait()?;
-        }
-        Ok(())
-    })?;
-    drop(queue);
-    if comm.rank() == TARGET {
-        chain.check(ORIGIN)?;
-    }
-    chain.free()?;
-    Ok(times)
+    queue.commit()
 }
