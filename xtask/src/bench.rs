@@ -6,7 +6,7 @@ mod csv;
 mod peers;
 mod report;
 mod rounds;
-mod stats;
+pub(crate) mod stats;
 mod targets;
 mod torus;
 mod ucx;

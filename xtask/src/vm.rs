@@ -2,6 +2,7 @@
 //! The machine is emulated in software and boots in seconds; it sees the host's files, so what was built here runs there.
 //! Owns the command line. For the test and the benchmarks: `Image::prepare`, then `run` with a `Job`.
 
+mod bench;
 mod cpio;
 mod image;
 mod job;
@@ -35,6 +36,11 @@ enum Command {
     Build,
     /// Run a command inside
     Run(Box<RunArgs>),
+    /// Time `rma` against perftest inside, in turn
+    Bench(bench::Args),
+    /// What `bench` runs inside
+    #[command(hide = true)]
+    Measure(bench::measure::Args),
 }
 
 /// Paragraphs are single lines: they are wrapped to the terminal's width.
@@ -102,6 +108,8 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
             println!("the machine is in {}", image.folder().display());
             Ok(ExitCode::SUCCESS)
         }
+        Command::Bench(args) => bench::run(&args),
+        Command::Measure(args) => bench::measure::run(&args),
         Command::Run(args) => {
             let job = args.job()?;
             job.check()?;
@@ -150,7 +158,7 @@ mod tests {
         let line = Line::try_parse_from(["vm"].into_iter().chain(words.split_whitespace()))?;
         match line.args.command {
             Command::Run(args) => args.job(),
-            Command::Build => anyhow::bail!("not a run"),
+            _ => anyhow::bail!("not a run"),
         }
     }
 

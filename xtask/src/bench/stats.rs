@@ -2,18 +2,18 @@
 
 /// A set of figures in five numbers.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Summary {
-    pub(super) median: f64,
-    pub(super) lower_quartile: f64,
-    pub(super) upper_quartile: f64,
-    pub(super) min: f64,
-    pub(super) max: f64,
-    pub(super) count: usize,
+pub(crate) struct Summary {
+    pub(crate) median: f64,
+    pub(crate) lower_quartile: f64,
+    pub(crate) upper_quartile: f64,
+    pub(crate) min: f64,
+    pub(crate) max: f64,
+    pub(crate) count: usize,
 }
 
 impl Summary {
     /// `None` for no figures.
-    pub(super) fn of(figures: impl IntoIterator<Item = f64>) -> Option<Self> {
+    pub(crate) fn of(figures: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut sorted: Vec<_> = figures.into_iter().collect();
         sorted.sort_by(f64::total_cmp);
         let (&min, &max) = (sorted.first()?, sorted.last()?);
@@ -30,7 +30,7 @@ impl Summary {
 
 /// Ours over theirs, round by round; a round in which one of them is missing does not count. Within a round the machine
 /// was in one state, so the ratio stays true while the times jump.
-pub(super) fn paired_ratios<'a>(ours: &'a [Option<f64>], theirs: &'a [Option<f64>]) -> impl Iterator<Item = f64> + 'a {
+pub(crate) fn paired_ratios<'a>(ours: &'a [Option<f64>], theirs: &'a [Option<f64>]) -> impl Iterator<Item = f64> + 'a {
     ours.iter().zip(theirs).filter_map(|(ours, theirs)| Some((*ours)? / (*theirs)?))
 }
 

@@ -1,0 +1,244 @@
+//! `cargo xtask vm bench`: `rma` over verbs and perftest in turn, in the machine, round after round; ratios against targets.
+//! Owns the cases and the table; what runs inside is in `measure`.
+
+pub(super) mod measure;
+
+use super::{Image, Job, Lab, run_job};
+use crate::bench::stats::{Summary, paired_ratios};
+use crate::metadata::Metadata;
+use crate::process::{Output, Spec};
+use anyhow::{Context, Result, ensure};
+use measure::Figure;
+use std::process::ExitCode;
+use std::time::Duration;
+
+const BUILD_LIMIT: Duration = Duration::from_secs(900);
+/// For the boot, and for each figure of each round.
+const BOOT: Duration = Duration::from_secs(60);
+const FIGURE: Duration = Duration::from_secs(20);
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// How often every contender runs
+    #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: u32,
+    /// Only the cases whose names contain this; may be given again
+    #[arg(long, value_name = "TEXT")]
+    only: Vec<String>,
+    /// Print the table in Markdown, for the README
+    #[arg(long)]
+    markdown: bool,
+}
+
+/// Which lab a case is measured in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// Two ranks, a rail; what comes in is taken on one processor a device.
+    Pinned,
+    /// The same, on whatever processor.
+    Unpinned,
+    /// Two ranks, four rails of 50 Mbit/s.
+    FourSlowRails,
+}
+
+/// What is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum What {
+    /// One way: a put with its notification, credit and all, against `ib_write_lat`.
+    Put,
+    /// A put of a chain of 64, against `ib_write_bw` that posts lists of 64.
+    Chain,
+    /// A message of a stream, against `ib_write_bw`.
+    Stream,
+    /// A message of a stream over all rails, against as many `ib_write_bw` at once.
+    Rails,
+}
+
+/// A line of the table.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Case {
+    pub(super) name: &'static str,
+    pub(super) place: Place,
+    pub(super) what: What,
+    pub(super) bytes: u64,
+    /// The most that our time may be of theirs.
+    target: f64,
+}
+
+const fn case(name: &'static str, place: Place, what: What, bytes: u64, target: f64) -> Case {
+    Case { name, place, what, bytes, target }
+}
+
+/// Throughputs of 0.95 and 0.98 are times of 1/0.95 and 1/0.98.
+const CASES: [Case; 11] = [
+    case("put 8 B", Place::Unpinned, What::Put, 8, 1.1),
+    case("put 64 B", Place::Unpinned, What::Put, 64, 1.1),
+    case("put 1 KiB", Place::Unpinned, What::Put, 1024, 1.1),
+    case("put 4 KiB", Place::Unpinned, What::Put, 4096, 1.1),
+    case("chain of 64 x 64 B", Place::Unpinned, What::Chain, 64, 1.0),
+    case("stream 1 MiB", Place::Unpinned, What::Stream, 1 << 20, 1.0 / 0.95),
+    case("put 8 B, pinned", Place::Pinned, What::Put, 8, 1.1),
+    case("put 4 KiB, pinned", Place::Pinned, What::Put, 4096, 1.1),
+    case("chain of 64 x 64 B, pinned", Place::Pinned, What::Chain, 64, 1.0),
+    case("stream 1 MiB, pinned", Place::Pinned, What::Stream, 1 << 20, 1.0 / 0.95),
+    case("4 rails of 50 Mbit/s, 512 KiB", Place::FourSlowRails, What::Rails, 512 << 10, 1.0 / 0.98),
+];
+
+pub(super) fn cases() -> &'static [Case] {
+    &CASES
+}
+
+impl Place {
+    const ALL: [Self; 3] = [Self::Unpinned, Self::Pinned, Self::FourSlowRails];
+
+    fn lab(self) -> Lab {
+        let slow = self == Self::FourSlowRails;
+        Lab { ranks: 2, rails: if slow { 4 } else { 1 }, rate_mbit: slow.then_some(50), loss_percent: 0.0 }
+    }
+}
+
+pub(super) fn run(args: &Args) -> Result<ExitCode> {
+    let chosen: Vec<_> =
+        CASES.iter().filter(|case| args.only.is_empty() || args.only.iter().any(|text| case.name.contains(text))).collect();
+    let names: Vec<_> = CASES.iter().map(|case| case.name).collect();
+    ensure!(!chosen.is_empty(), "no case is named like {}; the cases are: {}", args.only.join(", "), names.join("; "));
+    let metadata = Metadata::read()?;
+    for build in ["build --release -p rma-cli --features rma-cli/verbs", "build --release -p xtask"] {
+        let build = Spec::cargo(build);
+        eprintln!("running: {build}");
+        let built = build.run(BUILD_LIMIT, Output::Shown)?;
+        ensure!(built.succeeded(), "`{build}`: {}", built.failure());
+    }
+    let image = Image::prepare(&metadata.target_directory)?;
+    let mut figures = Vec::new();
+    for place in Place::ALL {
+        let here: Vec<_> = chosen.iter().filter(|case| case.place == place).collect();
+        if here.is_empty() {
+            continue;
+        }
+        let release = metadata.target_directory.join("release");
+        let mut command = vec![release.join("xtask").into_os_string(), "vm".into(), "measure".into()];
+        command.extend(["--rma".into(), release.join("rma").into_os_string()]);
+        command.extend(["--rounds".into(), args.rounds.to_string().into()]);
+        command.extend(here.iter().flat_map(|case| ["--case".into(), case.name.into()]));
+        let mut job = Job::new(command)?;
+        job.lab = Some(place.lab());
+        job.timeout = BOOT + FIGURE * args.rounds * 2 * here.len() as u32;
+        let finished = run_job(&image, &job, Output::Shown)?;
+        let remarks = finished.remarks().join("; ");
+        ensure!(finished.status() == 0, "measuring ended with status {} {remarks}", finished.status());
+        let said = String::from_utf8_lossy(&finished.machines[0].stdout);
+        figures.extend(said.lines().filter_map(Figure::parse));
+    }
+    let raw = metadata.target_directory.join("vm-bench.csv");
+    let lines: String = figures.iter().map(|figure| format!("{figure}\n")).collect();
+    std::fs::write(&raw, lines).with_context(|| format!("cannot write {}", raw.display()))?;
+    eprintln!("every figure is in {}", raw.display());
+    let rows = chosen.iter().map(|case| row(case, &figures, args.rounds)).collect::<Result<Vec<_>>>()?;
+    println!("{}", table(&rows, args.markdown));
+    let missed = rows.iter().filter(|row| !row.is_met()).count();
+    println!("targets: {} met, {missed} missed; median of {} rounds, in turn", rows.len() - missed, args.rounds);
+    Ok(if missed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+struct Row {
+    case: Case,
+    ours: Summary,
+    theirs: Summary,
+    ratios: Summary,
+}
+
+impl Row {
+    /// Ratio of medians.
+    fn ratio(&self) -> f64 {
+        self.ours.median / self.theirs.median
+    }
+
+    fn is_met(&self) -> bool {
+        self.ratio() <= self.case.target
+    }
+}
+
+fn row(case: &Case, figures: &[Figure], rounds: u32) -> Result<Row> {
+    let of = |ours: bool| -> Vec<Option<f64>> {
+        let find = |round| figures.iter().find(|f| f.case == case.name && f.ours == ours && f.round == round).map(|f| f.us);
+        (0..rounds).map(find).collect()
+    };
+    let (mut ours, mut theirs) = (of(true), of(false));
+    for (ours, theirs) in ours.iter_mut().zip(&mut theirs).filter(|(ours, theirs)| ours.is_none() || theirs.is_none()) {
+        (*ours, *theirs) = (None, None);
+    }
+    let ratios = Summary::of(paired_ratios(&ours, &theirs)).filter(|ratios| ratios.count * 2 > rounds as usize);
+    let few = || format!("{}: fewer than half of the rounds have both figures", case.name);
+    Ok(Row {
+        case: *case,
+        ratios: ratios.with_context(few)?,
+        ours: Summary::of(ours.into_iter().flatten()).with_context(few)?,
+        theirs: Summary::of(theirs.into_iter().flatten()).with_context(few)?,
+    })
+}
+
+fn table(rows: &[Row], markdown: bool) -> String {
+    let peer = |case: &Case| match case.what {
+        What::Put => "ib_write_lat",
+        What::Chain => "ib_write_bw -l 64",
+        What::Stream => "ib_write_bw",
+        What::Rails => "4 ib_write_bw",
+    };
+    let cells = rows.iter().map(|row| {
+        [
+            row.case.name.into(),
+            format!("{:.1}", row.ours.median),
+            format!("{} {:.1}", peer(&row.case), row.theirs.median),
+            format!("{:.2}", row.ratio()),
+            format!("{:.2} to {:.2}", row.ratios.lower_quartile, row.ratios.upper_quartile),
+            format!("{:.2} {}", row.case.target, if row.is_met() { "met" } else { "MISSED" }),
+        ]
+    });
+    let head = ["case", "rma, us", "perftest, us", "ratio", "middle half of the rounds", "target"].map(String::from);
+    let rule = markdown.then(|| ["---", "--:", "--:", "--:", "--:", "--:"].map(String::from));
+    let lines = std::iter::once(head).chain(rule).chain(cells).map(|cells| {
+        if markdown {
+            format!("| {} |", cells.join(" | "))
+        } else {
+            let [name, ours, theirs, ratio, spread, target] = cells;
+            format!("{name:<30} {ours:>10} {theirs:>26} {ratio:>6} {spread:>26} {target:>12}")
+        }
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn figure(round: u32, ours: bool, us: f64) -> Figure {
+        Figure { case: CASES[0].name.into(), ours, round, us }
+    }
+
+    #[test]
+    fn a_row_is_the_ratio_of_medians_against_its_target() {
+        let figures = [(0, 11.0, 10.0), (1, 12.0, 10.0), (2, 10.0, 20.0)];
+        let figures: Vec<_> = figures.iter().flat_map(|&(n, a, b)| [figure(n, true, a), figure(n, false, b)]).collect();
+        let row = row(&CASES[0], &figures, 3).unwrap();
+        assert_eq!((row.ratio(), row.is_met()), (1.1, true));
+        assert_eq!((row.ratios.min, row.ratios.max), (0.5, 1.2));
+        assert!(table(&[row], true).contains("| put 8 B | 11.0 | ib_write_lat 10.0 | 1.10 |"));
+    }
+
+    #[test]
+    fn a_round_counts_if_it_has_both_figures_and_half_of_them_must() {
+        assert!(row(&CASES[0], &[figure(0, true, 1.0)], 1).is_err());
+        let both = [figure(0, true, 4.0), figure(0, false, 2.0)];
+        let row_of = |rounds, more: &[Figure]| row(&CASES[0], &[&both, more].concat(), rounds);
+        assert_eq!(row_of(1, &[figure(1, true, 100.0)]).unwrap().ratio(), 2.0);
+        assert!(row_of(2, &[]).is_err());
+    }
+
+    #[test]
+    fn names_of_cases_differ_and_have_no_comma() {
+        let names: std::collections::BTreeSet<_> = CASES.iter().map(|case| case.name).collect();
+        assert_eq!(names.len(), CASES.len());
+        assert!(CASES.iter().filter(|case| case.what != What::Rails).all(|case| case.place != Place::FourSlowRails));
+    }
+}
