@@ -1,12 +1,10 @@
-//! Jobs on several hosts: through a remote shell that goes nowhere, and by hand in parts on loopback addresses.
+//! Jobs on several hosts, through a remote shell that goes nowhere: the hosts are loopback addresses.
 
 mod common;
 
-use common::{DEADLINE, Finished, Running, TemporaryDirectory, finish, pid_in, rma, state, until};
-use rustix::net::{AddressFamily, SocketType, bind, getsockname, socket, sockopt};
+use common::{Running, TemporaryDirectory, finish, pid_in, rma, state, until};
 use rustix::process::{Pid, Signal, kill_process};
-use std::net::{Ipv4Addr, SocketAddr};
-use std::os::fd::OwnedFd;
+use std::io::Write;
 use std::process::Command;
 
 const RMA: &str = env!("CARGO_BIN_EXE_rma");
@@ -182,15 +180,50 @@ fn the_input_reaches_rank_0_through_the_remote_shell() {
 }
 
 #[test]
-fn input_that_nobody_reads_does_not_hold_up_signals() {
+fn input_that_nobody_reads_stays_where_it_is_and_does_not_hold_up_signals() {
     let remote = Remote::new("unread");
-    let script = format!("trap 'echo got it; exit 0' TERM; echo ready; {WAIT}");
+    let script = format!("trap 'echo still here' USR1; trap 'exit 0' TERM; echo ready; {WAIT}");
     let mut running = Running::with_stdin(remote.run_sh(&["-n", "2", "--hosts", "a=127.0.0.1,b=127.0.0.2"], &script));
-    running.feed(vec![b'x'; 10 << 20]);
+    let mut stdin = running.stdin.take().unwrap();
+    let writer = std::thread::spawn(move || {
+        // Until nobody can read it any more.
+        (1..).find(|_| stdin.write_all(&[b'x'; 1 << 16]).is_err()).unwrap_or(0_usize) << 16
+    });
     (0..2).for_each(|_| assert!(running.line().ends_with("ready")));
+    for _ in 0..50 {
+        running.signal(Signal::USR1);
+        (0..2).for_each(|_| assert!(running.line().ends_with("still here")));
+    }
     running.signal(Signal::TERM);
-    let done = running.finish();
-    assert_eq!((done.code, done.sorted()), (0, vec!["[0] got it".into(), "[1] got it".into()]));
+    assert_eq!(running.finish().code, 0);
+    let taken_bytes = writer.join().unwrap();
+    // What fits into the pipes on the way, and a piece in each hand that passes it on.
+    assert!(taken_bytes < 1 << 20, "{taken_bytes} bytes were taken from the input, and nobody read them");
+}
+
+#[test]
+fn stop_and_continue_reach_the_ranks_of_every_host() {
+    let remote = Remote::new("stop");
+    let running = Running::start(remote.run_sh(&["-n", "2", "--hosts", "a=127.0.0.1,b=127.0.0.2"], "echo pid $$; exec sleep 1000"));
+    let mut pids = vec![pid_in(&running.line()), pid_in(&running.line())];
+    pids.push(Pid::from_child(&running.child).as_raw_pid());
+    running.signal(Signal::TSTP);
+    until("all have stopped", || pids.iter().all(|&pid| state(pid) == Some('T')));
+    running.signal(Signal::CONT);
+    until("all go on", || pids.iter().all(|&pid| state(pid) != Some('T')));
+    running.signal(Signal::TERM);
+    assert_eq!(running.finish().code, 143);
+}
+
+#[test]
+fn ranks_on_other_hosts_end_when_nobody_reads_their_output() {
+    let remote = Remote::new("reader");
+    let mut shell = Command::new("bash");
+    let script = "\"$0\" run -n 2 --hosts a=127.0.0.1,b=127.0.0.2 --remote-shell \"$1\" -- yes | head -n 3; echo ${PIPESTATUS[0]}";
+    shell.args(["-c", script, RMA, &remote.shell()]);
+    let done = finish(shell);
+    // 128 + SIGPIPE, as `yes` itself would end.
+    assert_eq!(done.out().lines().last(), Some("141"), "{done:?}");
 }
 
 #[test]
@@ -318,83 +351,4 @@ fn wrong_hosts_and_parts_are_refused_with_the_mend() {
         let done = finish(rma(&[&["run"], *options, &["--", "true"]].concat()));
         assert!(done.code == *code && done.err().contains(text) && done.stdout.is_empty(), "{options:?}: {done:?}");
     }
-}
-
-/// A port that nobody else is given while this lives; who says that it may be shared can listen on it.
-struct Reserved {
-    root: String,
-    _socket: OwnedFd,
-}
-
-impl Reserved {
-    fn new() -> Self {
-        let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
-        sockopt::set_socket_reuseaddr(&socket, true).unwrap();
-        bind(&socket, &SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
-        let address = SocketAddr::try_from(getsockname(&socket).unwrap()).unwrap();
-        Self { root: address.to_string(), _socket: socket }
-    }
-}
-
-const TOKEN: &str = "000102030405060708090a0b0c0d0e0f";
-
-fn part_of(root: &Reserved, options: &[&str], command: &[&str]) -> Command {
-    let mut rma = rma(&[&["run", "--root", &root.root], options, &["--"], command].concat());
-    rma.env("RMA_TOKEN", TOKEN);
-    rma
-}
-
-fn finish_both(one: Command, other: Command) -> [Finished; 2] {
-    // Neither ends before the other runs.
-    let [one, other] = [Running::start(one), Running::start(other)];
-    [one.finish(), other.finish()]
-}
-
-#[test]
-fn parts_by_hand_make_one_job_in_whatever_order_they_start() {
-    let bench = [RMA, "bench", "put", "--bytes", "8", "--repeats", "1", "--batch-ms", "1", "--no-bind", "--csv"];
-    for [one, other] in [["0", "1"], ["1", "0"]] {
-        let root = Reserved::new();
-        let part = |number| part_of(&root, &["-n", "2", "--part", number], &bench);
-        let done = finish_both(part(one), part(other));
-        assert!(done.iter().all(|done| done.code == 0 && done.err().is_empty()), "{done:?}");
-        assert_eq!(done.iter().filter(|done| done.out().contains("[0] put,shm,processes,2,")).count(), 1, "{done:?}");
-    }
-}
-
-#[test]
-fn a_part_by_hand_starts_its_own_ranks_and_numbers_them_as_the_whole_job_does() {
-    let root = Reserved::new();
-    let script = "echo $RMA_RANK of $RMA_SIZE at $RMA_ROOT, here $RMA_BIND, $RMA_TOKEN, fd ${RMA_LISTEN_FD:+is open}";
-    let options = ["-n", "12", "--part", "9-10", "--address", "127.0.0.2"];
-    let done = finish(part_of(&root, &options, &["sh", "-c", script]));
-    let line = |rank| format!("[{rank:>2}] {rank} of 12 at {}, here 127.0.0.2, {TOKEN}, fd", root.root);
-    assert_eq!(done.sorted(), [line(9), line(10)]);
-    // Without an address it is the one that reaches the root, and rank 0 is at the root itself.
-    let done = finish(part_of(&root, &["-n", "2", "--part", "0"], &["sh", "-c", script]));
-    assert_eq!(done.out(), format!("[0] 0 of 2 at {0}, here 127.0.0.1, {TOKEN}, fd is open\n", root.root));
-    let done = finish(part_of(&root, &["-n", "3", "--part", "1-2"], &["sh", "-c", "echo $RMA_BIND; exit $RMA_RANK"]));
-    assert_eq!(done.sorted(), ["[1] 127.0.0.1", "[2] 127.0.0.1"]);
-    assert!(done.err().contains("rank 1 exited with status 1") || done.err().contains("rank 2 exited with status 2"), "{done:?}");
-}
-
-#[test]
-fn a_rank_killed_in_one_part_ends_the_ranks_that_wait_for_it_in_another() {
-    let root = Reserved::new();
-    // Far longer than the deadline, unless it is told.
-    let bench = format!("exec {RMA} bench put --bytes 8 --batch-ms 60000 --repeats 1000 --no-bind");
-    let command = |number, script: &str| {
-        let mut command = part_of(&root, &["-n", "2", "--part", number], &["sh", "-c", script]);
-        command.env("RMA_SETUP_TIMEOUT", (2 * DEADLINE).as_secs().to_string());
-        command
-    };
-    let survivor = Running::start(command("0", &bench));
-    let victim = Running::start(command("1", &format!("echo pid $$; {bench}")));
-    let pid = pid_in(&victim.line());
-    // The table begins once the two have found each other.
-    assert!(survivor.line().contains("put: one-way time"));
-    kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
-    let (survivor, victim) = (survivor.finish(), victim.finish());
-    assert_eq!(victim.code, 137, "{victim:?}");
-    assert!(survivor.code == 1 && survivor.err().contains("rank 1 died"), "{survivor:?}");
 }

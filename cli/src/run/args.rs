@@ -16,6 +16,8 @@ use std::time::Duration;
 const MAX_GRACE_SECONDS: f64 = 86_400.0;
 /// What a part by hand takes the secret of its job from.
 const TOKEN: &str = "RMA_TOKEN";
+/// Nobody could answer what it asks: it fails instead.
+const DEFAULT_REMOTE_SHELL: &str = "ssh -o BatchMode=yes";
 /// The remote shell, where `--remote-shell` does not say.
 const REMOTE_SHELL: &str = "RMA_REMOTE_SHELL";
 /// What belongs to one rank or one launcher, and does not go to other hosts.
@@ -129,7 +131,8 @@ impl RunArgs {
     /// What to start, with all that has to be looked up for it.
     pub(super) fn into_options(self) -> Result<Options> {
         let remote_shell = self.remote_shell.clone().or_else(|| std::env::var(REMOTE_SHELL).ok());
-        let remote_shell: Vec<OsString> = remote_shell.as_deref().unwrap_or("ssh").split_whitespace().map(OsString::from).collect();
+        let remote_shell: Vec<OsString> =
+            remote_shell.as_deref().unwrap_or(DEFAULT_REMOTE_SHELL).split_whitespace().map(OsString::from).collect();
         let mut variables = variables(&self.env)?;
         let placement = match (&self.part, &self.root) {
             (Some(ranks), Some(root)) => Placement::Part(by_hand(self.ranks, ranks.clone(), root, self.address)?),

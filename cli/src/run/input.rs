@@ -5,6 +5,7 @@
 use super::Event;
 use super::orders::{MAX_INPUT_BYTES, Order};
 use super::output::wait;
+use super::parts::Letter;
 use anyhow::{Context, Result};
 use rustix::event::{PollFd, PollFlags};
 use std::fs::File;
@@ -30,7 +31,7 @@ pub(crate) fn forward(pipe: OwnedFd) -> Result<()> {
 
 /// Sends the standard input to a part as orders. `taken` says for each piece that there may be more, and closes when rank 0 reads
 /// no more.
-pub(crate) fn forward_as_orders(orders: Sender<Vec<u8>>, taken: Receiver<()>) -> Result<()> {
+pub(super) fn forward_as_orders(orders: Sender<Letter>, taken: Receiver<()>) -> Result<()> {
     let (mut reader, writer) = io::pipe().context("creating a pipe")?;
     forward(writer.into())?;
     let send = move || {
@@ -42,7 +43,7 @@ pub(crate) fn forward_as_orders(orders: Sender<Vec<u8>>, taken: Receiver<()>) ->
             };
             let last = order == Order::InputEnd;
             // The reader ends with this thread, and with it the one that reads the standard input.
-            if orders.send(order.encode()).is_err() || last || taken.recv().is_err() {
+            if orders.send(Letter::order(&order)).is_err() || last || taken.recv().is_err() {
                 return;
             }
         }

@@ -21,6 +21,8 @@ use std::time::{Duration, Instant};
 
 /// How long reports may still come once the remote shell has ended: something that it started may keep its output open.
 const REPORT_WAIT: Duration = Duration::from_secs(1);
+/// How long orders may take to be on their way before the launcher stops.
+const ORDER_WAIT: Duration = Duration::from_secs(1);
 /// Failures that come within this time are told together, the likely cause first: the ways from the hosts differ in length.
 const TOLD_TOGETHER: Duration = Duration::from_millis(100);
 /// What must be known before other parts than that of rank 0 can be sent theirs.
@@ -46,11 +48,23 @@ struct Part {
     /// What it still has to be told before its ranks start.
     waits_with: Option<Assignment>,
     /// Closed, it ends the part.
-    orders: Option<Sender<Vec<u8>>>,
+    orders: Option<Sender<Letter>>,
     /// How the shell ended, and until when reports may still come.
     shell_ended: Option<(End, Instant)>,
     reports_ended: bool,
     over: bool,
+}
+
+/// Bytes for a part, and who wants to know when they are written.
+pub(super) struct Letter {
+    bytes: Vec<u8>,
+    written: Option<Sender<()>>,
+}
+
+impl Letter {
+    pub(super) fn order(order: &Order) -> Self {
+        Self { bytes: order.encode(), written: None }
+    }
 }
 
 impl Parts {
@@ -155,6 +169,16 @@ impl Charges for Parts {
         ended.into_iter().for_each(|ended| self.hear_end(ended, now));
     }
 
+    fn wait_for_orders(&mut self) {
+        let (written, all_written) = channel();
+        for part in &self.parts {
+            part.send(Letter { bytes: Vec::new(), written: Some(written.clone()) });
+        }
+        drop(written);
+        let until = Instant::now() + ORDER_WAIT;
+        while all_written.recv_timeout(until.saturating_duration_since(Instant::now())).is_ok() {}
+    }
+
     fn hear(&mut self, source: usize, report: &Report, now: Instant) {
         match report {
             Report::Root(root) => self.parts.iter_mut().for_each(|part| part.assign(Some(root))),
@@ -219,20 +243,20 @@ impl Part {
     fn assign(&mut self, root: Option<&str>) {
         if let Some(mut assignment) = self.waits_with.take() {
             assignment.root = root.unwrap_or(ROOT_UNKNOWN).into();
-            self.send(assignment.encode());
+            self.send(Letter { bytes: assignment.encode(), written: None });
         }
     }
 
-    fn send(&self, bytes: Vec<u8>) {
+    fn send(&self, letter: Letter) {
         // A part that takes no more orders has ended, or will be found to have.
-        let _ = self.orders.as_ref().map(|orders| orders.send(bytes));
+        let _ = self.orders.as_ref().map(|orders| orders.send(letter));
     }
 
     /// Passes a signal on. A part that has no ranks yet ends by one that ends programs, as if its ranks had.
     fn signal(&mut self, signal: Signal) -> Option<Ended> {
         let ends = [Signal::TERM, Signal::INT, Signal::KILL, Signal::HUP, Signal::QUIT].contains(&signal);
         if self.waits_with.is_none() {
-            self.send(Order::Signal(signal.as_raw()).encode());
+            self.send(Letter::order(&Order::Signal(signal.as_raw())));
         }
         if signal == Signal::KILL && self.running.is_empty() && !self.over {
             // It should have ended by itself, and leaves nothing behind.
@@ -296,13 +320,15 @@ fn quoted(word: OsString) -> OsString {
 }
 
 /// A thread that writes orders: a shell that does not read must not keep the launcher from anything else.
-fn write_orders(mut pipe: ChildStdin) -> Result<Sender<Vec<u8>>> {
-    let (sender, orders): (_, Receiver<Vec<u8>>) = channel();
+fn write_orders(mut pipe: ChildStdin) -> Result<Sender<Letter>> {
+    let (sender, letters): (_, Receiver<Letter>) = channel();
     let write = move || {
-        for order in orders {
-            if pipe.write_all(&order).is_err() {
+        for Letter { bytes, written } in letters {
+            if pipe.write_all(&bytes).is_err() {
                 return;
             }
+            // Who asked may have waited long enough.
+            let _ = written.map(|written| written.send(()));
         }
     };
     thread::Builder::new().name("orders".into()).spawn(write).context("starting a thread for orders to a host")?;

@@ -34,6 +34,8 @@ pub(super) trait Charges {
         None
     }
     fn signal_all(&mut self, signal: Signal);
+    /// Returns when signals are on their way, or will not be.
+    fn wait_for_orders(&mut self) {}
     /// Ends what a rank that has ended had started.
     fn end_rest_of(&mut self, _: &Ended) {}
     /// A part of the job reports.
@@ -186,7 +188,8 @@ impl<'a> Supervisor<'a> {
             Event::Signal(signal) => {
                 self.pass_on(signal);
                 if signal == SIGTSTP {
-                    // The ranks have it; now this process stops as well, until SIGCONT.
+                    // The ranks have it; now this process stops as well, with all its threads, until SIGCONT.
+                    self.charges.wait_for_orders();
                     let _ = signal_hook::low_level::emulate_default_handler(SIGTSTP);
                 } else if self.mark.is_none() && (signal == SIGINT || signal == SIGTERM) {
                     self.asked = Some(signal);
