@@ -1,9 +1,10 @@
 //! The backend as a device: which ports are rails, what they can do, and the making and ending of it.
 
 use crate::engine::Engine;
-use crate::ffi::{self, CompletionQueue, Context, Depths, DeviceLimits, Domain, PortState, QueuePair, Refused};
-use crate::gid::{Gid, Kind};
+use crate::ffi::{CompletionQueue, Depths, DeviceLimits, Domain, PortState, QueuePair, Refused};
+use crate::gid::Gid;
 use crate::options::Options;
+use crate::ports::{self, Port};
 use crate::{NAME, commit, window};
 use rma::backend::{Backend, Caps, Chain, Committed, WindowMem, WindowSpec};
 use rma::bootstrap::Objection;
@@ -65,7 +66,11 @@ impl VerbsBackend {
     /// Collective: opens this rank's devices. All ranks must have the same number of rails.
     pub fn open(boot: &Arc<dyn Bootstrap>, hosts: &Hosts, config: &Config, deadline: Deadline) -> Result<Self> {
         let opened = Options::from_env().and_then(|options| {
-            let rails = open_rails(&options, boot.rank(), hosts.local_rank(), config.rails)?;
+            let rails = ports::rails(&options, boot.rank(), hosts.local_rank(), config.rails)?;
+            let rails = rails.into_iter().map(RailDevice::open).collect::<Result<Vec<_>>>()?;
+            for (index, rail) in rails.iter().enumerate() {
+                tracing::info!(rank = boot.rank().0, "rail {index} is {}, {} bytes a packet", rail.name, rail.state.mtu_bytes);
+            }
             Ok((options, rails))
         });
         let objection = boot.agree(opened.as_ref().err().map(Error::full_text), deadline);
@@ -150,6 +155,17 @@ impl std::fmt::Debug for Shared {
 }
 
 impl RailDevice {
+    /// Makes what all connections on the rail have in common.
+    fn open(port: Port) -> Result<Self> {
+        let Port { context, name, number: port, limits, state, gids, .. } = port;
+        let domain = Domain::new(&context).map_err(|refused| failed(format!("making a protection domain on {name}"), refused))?;
+        let entries = FIRST_ROOM.min(limits.completions);
+        let completions = CompletionQueue::new(&context, entries)
+            .map_err(|refused| failed(format!("making a completion queue of {entries} entries on {name}"), refused))?;
+        let room = Mutex::new(Room { entries, taken: 0 });
+        Ok(Self { name, port, state, limits, gids, domain, completions, room })
+    }
+
     /// Makes room for completions of one more connection.
     pub(crate) fn take_room(&self, entries: u32) -> Result<()> {
         let mut room = self.room.lock().unwrap_or_else(PoisonError::into_inner);
@@ -205,137 +221,6 @@ impl RailDevice {
 /// An error of this backend with what was tried.
 pub(crate) fn failed(doing: String, refused: Refused) -> Error {
     Error::Backend { backend: NAME, doing, cause: Box::new(refused) }
-}
-
-/// A device and a port of it, as an option names them.
-fn parse_port(text: &str) -> Result<(&str, u8)> {
-    match text.split_once(':') {
-        None => Ok((text, 1)),
-        Some((name, port)) => match port.parse() {
-            Ok(port) if port > 0 => Ok((name, port)),
-            _ => Err(Error::Launch(format!("RMA_VERBS_DEVICES: {text:?}: the port after the colon is a number from 1 on"))),
-        },
-    }
-}
-
-fn open_rails(options: &Options, rank: Rank, local_rank: u32, most: Option<u16>) -> Result<Vec<RailDevice>> {
-    let names = ffi::device_names().map_err(|refused| {
-        failed(
-            "looking for RDMA devices: is libibverbs (rdma-core) installed, and the kernel module ib_uverbs loaded?".into(),
-            refused,
-        )
-    })?;
-    let mut rails = Vec::new();
-    let mut unusable = Vec::new();
-    if options.devices.is_empty() {
-        let mut sorted = names.clone();
-        sorted.sort();
-        for name in &sorted {
-            let context = open(name)?;
-            let limits = context.limits().map_err(|refused| failed(format!("asking {name} what it can do"), refused))?;
-            for port in 1..=limits.ports {
-                let label = if port == 1 { name.clone() } else { format!("{name}:{port}") };
-                match open_rail(&context, &label, port, limits, options) {
-                    Ok(rail) => rails.push(rail),
-                    Err(error) => unusable.push(error.full_text()),
-                }
-            }
-        }
-    } else {
-        for pattern in &options.devices {
-            let label = pattern.replace("{rank}", &rank.0.to_string()).replace("{local}", &local_rank.to_string());
-            let (name, port) = parse_port(&label)?;
-            if !names.iter().any(|other| other == name) {
-                let there = if names.is_empty() { "none".into() } else { names.join(", ") };
-                return Err(Error::Launch(format!(
-                    "RMA_VERBS_DEVICES={}: there is no RDMA device {name} on this host, but {there}; `rma info` lists them",
-                    options.devices.join(",")
-                )));
-            }
-            let context = open(name)?;
-            let limits = context.limits().map_err(|refused| failed(format!("asking {name} what it can do"), refused))?;
-            rails.push(open_rail(&context, &label, port, limits, options)?);
-        }
-    }
-    if rails.is_empty() {
-        let why = if names.is_empty() { "there is no RDMA device".into() } else { unusable.join("; ") };
-        return Err(Error::Launch(format!(
-            "no port of an RDMA device can be used on this host: {why}; `rma info` says more, and RMA_BACKEND=shm does without"
-        )));
-    }
-    if let Some(most) = most {
-        if usize::from(most) > rails.len() {
-            return Err(Error::Limit {
-                what: "RMA_RAILS",
-                asked: most.into(),
-                limit: rails.len() as u64,
-                mend: "that is how many active ports there are; `rma info` lists them".into(),
-            });
-        }
-        rails.truncate(most.into());
-    }
-    rails.truncate(rma::config::MAX_RAILS.into());
-    for (index, rail) in rails.iter().enumerate() {
-        tracing::info!(rank = rank.0, "rail {index} is {}, {} bytes a packet", rail.name, rail.state.mtu_bytes);
-    }
-    Ok(rails)
-}
-
-fn open(name: &str) -> Result<Arc<Context>> {
-    let context = Context::open(name)
-        .map_err(|refused| failed(format!("opening {name}: may this user read and write /dev/infiniband/uverbs*?"), refused))?;
-    context.ok_or_else(|| Error::Launch(format!("the RDMA device {name} has just gone")))
-}
-
-fn open_rail(context: &Arc<Context>, name: &str, port: u8, limits: DeviceLimits, options: &Options) -> Result<RailDevice> {
-    if port > limits.ports {
-        return Err(Error::Launch(format!("{name}: the device has {} port(s)", limits.ports)));
-    }
-    let state = context.port(port).map_err(|refused| failed(format!("asking for the state of {name}"), refused))?;
-    if !state.active {
-        return Err(Error::Launch(format!(
-            "{name} is not active (state {}): is the link up? `rdma link` and `ip link` show it",
-            state.state
-        )));
-    }
-    let gids = gids(context, name, port, &state, options)?;
-    let domain = Domain::new(context).map_err(|refused| failed(format!("making a protection domain on {name}"), refused))?;
-    let entries = FIRST_ROOM.min(limits.completions);
-    let completions = CompletionQueue::new(context, entries)
-        .map_err(|refused| failed(format!("making a completion queue of {entries} entries on {name}"), refused))?;
-    let room = Mutex::new(Room { entries, taken: 0 });
-    Ok(RailDevice { name: name.into(), port, state, limits, gids, domain, completions, room })
-}
-
-/// The addresses of a port that may be used.
-fn gids(context: &Context, name: &str, port: u8, state: &PortState, options: &Options) -> Result<Vec<Gid>> {
-    let table = context.gids(port).map_err(|refused| failed(format!("reading the addresses (GIDs) of {name}"), refused))?;
-    let interfaces = ffi::interface_addresses();
-    let gids = table.iter().filter(|entry| entry.index <= u8::MAX.into()).map(|entry| Gid {
-        index: entry.index,
-        address: entry.gid,
-        kind: match (entry.kind, state.ethernet) {
-            (_, false) => Kind::InfiniBand,
-            (2, true) => Kind::RoceV2,
-            (_, true) => Kind::RoceV1,
-        },
-        prefix_bits: interfaces
-            .iter()
-            .find(|(index, address, _)| *index == entry.interface && *address == entry.gid)
-            .map(|(_, _, bits)| *bits),
-    });
-    let gids: Vec<_> = gids.collect();
-    match options.gid_index {
-        None => Ok(gids),
-        Some(index) => {
-            let chosen: Vec<_> = gids.iter().filter(|gid| gid.index == u32::from(index)).copied().collect();
-            if chosen.is_empty() {
-                let there: Vec<_> = gids.iter().map(Gid::to_string).collect();
-                return Err(Error::Launch(format!("RMA_VERBS_GID_INDEX={index}: {name} has {}", there.join(", "))));
-            }
-            Ok(chosen)
-        }
-    }
 }
 
 /// A request and its connections must fit: what one port sends at once.

@@ -50,6 +50,19 @@ fn destroyed(call: &'static str, code: i32) {
     }
 }
 
+/// Whether libibverbs was found when the program started. Where it was not, every call is refused.
+pub(crate) fn library_is_there() -> bool {
+    const HOW: i32 = libc::RTLD_LAZY | libc::RTLD_NOLOAD;
+    // SAFETY: a terminated name. Nothing is loaded, so no code of a library runs.
+    let handle = unsafe { libc::dlopen(c"libibverbs.so.1".as_ptr(), HOW) };
+    if handle.is_null() {
+        return false;
+    }
+    // SAFETY: a handle of the call above, given back once; who loaded the library keeps its own.
+    unsafe { libc::dlclose(handle) };
+    true
+}
+
 /// The names of the RDMA devices of this machine. None is no error, a missing library or kernel module is one.
 pub(crate) fn device_names() -> Outcome<Vec<String>> {
     let list = DeviceList::new()?;
@@ -127,6 +140,8 @@ pub(crate) struct PortState {
     /// The system's number for the state, for people.
     pub(crate) state: u32,
     pub(crate) mtu_bytes: u32,
+    /// What it could be at most.
+    pub(crate) max_mtu_bytes: u32,
     pub(crate) message_bytes: u32,
     pub(crate) lid: u16,
     pub(crate) ethernet: bool,
@@ -151,6 +166,14 @@ impl Context {
         // SAFETY: a device of a list that is alive; the context keeps what it needs of it.
         let raw = unsafe { sys::ibv_open_device(list.device(index)) };
         Ok(Some(Arc::new(Self { raw: made("ibv_open_device", raw)? })))
+    }
+
+    /// Whether it speaks InfiniBand's protocol, natively or over Ethernet (RoCE). iWARP and others have no writes with an immediate.
+    pub(crate) fn speaks_infiniband(&self) -> bool {
+        // SAFETY: an open context, whose device does not change.
+        let device = unsafe { self.raw.as_ref() }.device;
+        // SAFETY: a context keeps its device.
+        unsafe { (*device).transport_type == sys::ibv_transport_type::IBV_TRANSPORT_IB }
     }
 
     pub(crate) fn limits(&self) -> Outcome<DeviceLimits> {
@@ -179,6 +202,7 @@ impl Context {
             active: attributes.state == sys::ibv_port_state::IBV_PORT_ACTIVE,
             state: attributes.state,
             mtu_bytes: mtu_bytes(attributes.active_mtu),
+            max_mtu_bytes: mtu_bytes(attributes.max_mtu),
             message_bytes: attributes.max_msg_sz,
             lid: attributes.lid,
             ethernet: attributes.link_layer == 2,

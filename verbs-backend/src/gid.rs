@@ -8,7 +8,9 @@ use std::net::Ipv6Addr;
 
 /// How an address travels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub(crate) enum Kind {
+#[non_exhaustive]
+pub enum Kind {
+    /// In InfiniBand packets.
     InfiniBand,
     /// In Ethernet frames, not routed.
     RoceV1,
@@ -40,7 +42,7 @@ impl Gid {
     }
 
     /// Whether it is meant for one link only.
-    fn is_link_local(&self) -> bool {
+    pub(crate) fn is_link_local(&self) -> bool {
         self.ip().to_ipv4_mapped().map_or((self.ip().segments()[0] & 0xffc0) == 0xfe80, |v4| v4.is_link_local())
     }
 
@@ -60,15 +62,21 @@ impl Gid {
 
 impl fmt::Display for Gid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kind = match self.kind {
-            Kind::InfiniBand => "InfiniBand",
-            Kind::RoceV1 => "RoCE v1",
-            Kind::RoceV2 => "RoCE v2",
-        };
+        let Self { index, kind, .. } = self;
         match self.ip().to_ipv4_mapped() {
-            Some(v4) => write!(f, "{v4} (GID {}, {kind})", self.index),
-            None => write!(f, "{} (GID {}, {kind})", self.ip(), self.index),
+            Some(v4) => write!(f, "{v4} (GID {index}, {kind})"),
+            None => write!(f, "{} (GID {index}, {kind})", self.ip()),
         }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::InfiniBand => "InfiniBand",
+            Self::RoceV1 => "RoCE v1",
+            Self::RoceV2 => "RoCE v2",
+        })
     }
 }
 

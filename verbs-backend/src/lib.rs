@@ -3,6 +3,7 @@
 //! A program calls [`offer`] first; then `RMA_BACKEND=verbs` selects it, and a job on several hosts does so by itself.
 #![deny(unsafe_code)]
 
+mod advice;
 mod commit;
 mod connection;
 mod device;
@@ -14,11 +15,14 @@ mod memory;
 mod notice;
 mod options;
 mod plan;
+mod ports;
 mod progress;
+mod survey;
 mod window;
 
 pub use device::VerbsBackend;
 pub use options::{Options, variables};
+pub use survey::{DeviceFacts, DeviceFile, GidFacts, GidKind, Interface, Limits, PortFacts, Problem, Survey, survey};
 
 use rma::backend::Backend;
 use rma::provider::Provider;

@@ -95,6 +95,11 @@ impl Options {
         Self::from_variables(|name| std::env::var(name).ok())
     }
 
+    /// Names the first of these variables that cannot be used, as [`from_env`](Self::from_env) would.
+    pub fn check_variables(variable: impl Fn(&str) -> Option<String>) -> Result<()> {
+        Self::from_variables(variable).map(|_| ())
+    }
+
     fn from_variables(variable: impl Fn(&str) -> Option<String>) -> Result<Self> {
         let mut options = Self::default();
         if let Some(text) = variable("RMA_VERBS_DEVICES") {

@@ -56,7 +56,7 @@ pub(crate) fn admit(shared: &Shared, spec: &WindowSpec<'_>) -> Result<()> {
 }
 
 /// The bytes that this process may lock; `None` for no limit.
-fn locked_limit() -> Option<u64> {
+pub(crate) fn locked_limit() -> Option<u64> {
     const IPC_LOCK: u64 = 1 << 14;
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
