@@ -6,6 +6,11 @@ mod parse;
 mod probe;
 mod problems;
 mod variables;
+#[cfg(feature = "verbs")]
+mod verbs;
+#[cfg(not(feature = "verbs"))]
+#[path = "without_verbs.rs"]
+mod verbs;
 
 use clap::Args;
 use machine::{Limit, Machine};
@@ -15,10 +20,12 @@ use std::fmt::Write as _;
 use std::io::{ErrorKind, Write as _};
 use std::process::ExitCode;
 use variables::Variables;
+use verbs::Verbs;
 
 const AFTER_HELP: &str = "\
 Looks at cores, memory and limits, tries what the backends need (memfd,
-sockets, threads), and reads the variables that rma and other launchers set.
+sockets, threads), lists RDMA devices if built with them, and reads the
+variables that rma and other launchers set.
 The last section, 'problems', has a command for each that mends it; commands
 with ulimit act on the shell they are typed in.
 
@@ -39,17 +46,19 @@ pub(crate) struct InfoArgs {}
 /// `rma info`.
 pub(crate) fn main(_: &InfoArgs) -> anyhow::Result<ExitCode> {
     let (machine, probes, variables) = (Machine::of_this_process()?, Probes::try_all(), Variables::of_this_process());
-    let problems = problems::find(&machine, &probes, &variables);
-    let text = render(&machine, &probes, &variables, &problems);
+    let verbs = Verbs::of_this_process();
+    let mut problems = problems::find(&machine, &probes, &variables);
+    problems.extend(verbs.problems(&machine));
+    let text = render(&machine, &probes, &variables, &verbs, &problems);
     match std::io::stdout().write_all(text.as_bytes()) {
         // Whoever read it has seen enough.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
         result => result?,
     }
-    Ok(if probes.any_backend() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if probes.any_backend() || verbs.is_usable() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn render(machine: &Machine, probes: &Probes, variables: &Variables, problems: &[Problem]) -> String {
+fn render(machine: &Machine, probes: &Probes, variables: &Variables, verbs: &Verbs, problems: &[Problem]) -> String {
     let mut text = Text::default();
     text.section("cores");
     text.line("online", machine.cores_online.map_or("unknown".into(), |n| n.to_string()));
@@ -76,10 +85,11 @@ fn render(machine: &Machine, probes: &Probes, variables: &Variables, problems: &
     for (backend, missing) in probes.backends() {
         text.line(backend, if missing.is_empty() { "usable".into() } else { format!("not usable: no {}", missing.join(", no ")) });
     }
-    let built_in = rma::provider::names();
-    for backend in ["verbs", "mpi", "peach2"] {
-        text.line(backend, if built_in.contains(&backend) { "built in" } else { "not built in" });
+    text.line("verbs", verbs.state());
+    for backend in ["mpi", "peach2"] {
+        text.line(backend, "not built in");
     }
+    verbs.render(&mut text);
     text.section("variables of rma");
     for variable in &variables.own {
         text.line(variable.name, variable.describe());
@@ -112,7 +122,7 @@ impl Text {
     }
 
     fn line(&mut self, name: &str, value: impl AsRef<str>) {
-        let _ = writeln!(self.0, "  {name:<22} {}", value.as_ref());
+        let _ = writeln!(self.0, "  {name:<24} {}", value.as_ref());
     }
 
     fn plain(&mut self, line: &str) {

@@ -1,6 +1,5 @@
 //! What stands in the way of a job here, each with the command that mends it. Pure: judges facts, finds none itself.
 
-use super::bytes;
 use super::machine::{Limit, Machine};
 use super::probe::Probes;
 use super::variables::Variables;
@@ -37,7 +36,7 @@ pub(super) fn find(machine: &Machine, probes: &Probes, variables: &Variables) ->
     if let Err(error) = &probes.tcp {
         add(format!("tcp on 127.0.0.1 does not work ({error}): ranks cannot find each other"), "sudo ip link set lo up".into());
     }
-    if let Some((text, about)) = &variables.refused {
+    for (text, about) in &variables.refused {
         add(format!("a program of rma would refuse to start: {text}"), format!("unset {}", about.join(" ")));
     }
     for (name, meant) in &variables.unknown {
@@ -75,15 +74,6 @@ pub(super) fn find(machine: &Machine, probes: &Probes, variables: &Variables) ->
     if let Some((processes, file)) = machine.pids_max.as_ref().filter(|(processes, _)| *processes < FEW_PROCESSES) {
         add(format!("a cgroup allows {processes} processes and threads"), format!("echo {ENOUGH_PROCESSES} | sudo tee '{file}'"));
     }
-    if let Some(locked) = machine.locked_memory.soft {
-        add(
-            format!("{} may be locked: too little for windows of an RDMA device (shared memory locks none)", bytes(locked)),
-            match machine.locked_memory.hard {
-                None => "ulimit -l unlimited".into(),
-                Some(_) => "sudo prlimit --pid $$ --memlock=unlimited:unlimited".into(),
-            },
-        );
-    }
     problems
 }
 
@@ -108,7 +98,7 @@ mod tests {
     }
 
     fn nothing_set() -> Variables {
-        Variables { own: Vec::new(), unknown: Vec::new(), launchers: Vec::new(), refused: None }
+        Variables { own: Vec::new(), unknown: Vec::new(), launchers: Vec::new(), refused: Vec::new() }
     }
 
     fn mends(machine: &Machine, probes: &Probes, variables: &Variables) -> Vec<String> {
@@ -127,11 +117,6 @@ mod tests {
             (Machine { open_files: limited(1024, None), ..unlimited() }, "ulimit -n 65536"),
             (Machine { open_files: limited(1024, Some(1024)), ..unlimited() }, "sudo prlimit --pid $$ --nofile=65536:65536"),
             (Machine { processes: limited(500, Some(100_000)), ..unlimited() }, "ulimit -u 32768"),
-            (Machine { locked_memory: limited(65536, None), ..unlimited() }, "ulimit -l unlimited"),
-            (
-                Machine { locked_memory: limited(65536, Some(65536)), ..unlimited() },
-                "sudo prlimit --pid $$ --memlock=unlimited:unlimited",
-            ),
             (Machine { pids_max: Some((100, "/x/pids.max".into())), ..unlimited() }, "echo 32768 | sudo tee '/x/pids.max'"),
             (Machine { cpu_quota: Some(2.5), ..unlimited() }, "rma run -n 2 -- PROGRAM"),
             (Machine { cpu_quota: Some(0.5), ..unlimited() }, "rma run -n 1 -- PROGRAM"),
@@ -151,7 +136,7 @@ mod tests {
         assert!(found.iter().all(|problem| problem.what.contains("not permitted") && !problem.mend.is_empty()), "{found:?}");
         let variables = Variables {
             unknown: vec![("RMA_RIALS".into(), Some("RMA_RAILS")), ("RMA_X".into(), None)],
-            refused: Some(("RMA_RANK=1: no".into(), vec!["RMA_RANK".into()])),
+            refused: vec![("RMA_RANK=1: no".into(), vec!["RMA_RANK".into()])],
             ..nothing_set()
         };
         let expected = ["unset RMA_RANK", "export RMA_RAILS=\"$RMA_RIALS\"; unset RMA_RIALS", "unset RMA_X"];

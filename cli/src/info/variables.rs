@@ -1,6 +1,7 @@
 //! The environment: rma's own variables with their meaning and defaults, and those by which other launchers are known.
 //! Judges only whether rma would accept them.
 
+use super::verbs;
 use rma::Config;
 use std::collections::BTreeMap;
 
@@ -14,7 +15,7 @@ pub(super) struct Variables {
     /// Name, value and launcher.
     pub(super) launchers: Vec<(String, String, &'static str)>,
     /// Why a program would refuse to start, and the variables that this is about.
-    pub(super) refused: Option<(String, Vec<String>)>,
+    pub(super) refused: Vec<(String, Vec<String>)>,
 }
 
 /// One of rma's variables.
@@ -68,7 +69,8 @@ impl Variables {
             .into_iter()
             .map(|(name, default, meaning)| Variable { name, value: set.get(name).cloned(), default, meaning })
             .collect();
-        let is_known = |name: &str| own.iter().any(|variable| variable.name == name);
+        let foreign = |name: &str| verbs::FOREIGN_VARIABLES.is_some_and(|prefix| name.starts_with(prefix));
+        let is_known = |name: &str| foreign(name) || own.iter().any(|variable| variable.name == name);
         let unknown = set.keys().filter(|name| name.starts_with("RMA_") && !is_known(name));
         let meant = |name: &str| {
             // What a launcher sets is never what somebody meant to set by hand.
@@ -78,13 +80,20 @@ impl Variables {
         };
         let launchers =
             LAUNCHERS.iter().filter_map(|(name, launcher)| Some((name.to_string(), set.get(*name)?.clone(), *launcher)));
-        let refused = Config::check_variables(|name| set.get(name).cloned()).err().map(|error| {
+        let variable = |name: &str| set.get(name).cloned();
+        let errors = [Config::check_variables(variable).err(), verbs::check_variables(variable).err()];
+        let refused = errors.into_iter().flatten().map(|error| {
             let text = error.to_string();
             let words: Vec<_> = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').collect();
             let about = set.keys().filter(|name| words.contains(&name.as_str())).cloned().collect();
             (text, about)
         });
-        Self { unknown: unknown.map(|name| (name.clone(), meant(name))).collect(), launchers: launchers.collect(), refused, own }
+        Self {
+            unknown: unknown.map(|name| (name.clone(), meant(name))).collect(),
+            launchers: launchers.collect(),
+            refused: refused.collect(),
+            own,
+        }
     }
 }
 
@@ -92,7 +101,7 @@ impl Variables {
 fn known() -> Vec<(&'static str, Option<String>, &'static str)> {
     let default = Config::default();
     let seconds = |time: std::time::Duration| format!("{}", time.as_secs_f64());
-    vec![
+    let by_hand = vec![
         ("RMA_RANKS", Some("the program's".into()), "thread ranks of a program that no launcher started"),
         ("RMA_BACKEND", Some("shm on one host".into()), "backend of a program built with several, as in shm or verbs"),
         ("RMA_RAILS", Some("4 in shm, else all".into()), "rails to have"),
@@ -102,12 +111,15 @@ fn known() -> Vec<(&'static str, Option<String>, &'static str)> {
         ("RMA_FAULTS", Some("none".into()), "what goes wrong on purpose, as in seed=7,delay=100,kill=2@5; for tests"),
         ("RMA_REMOTE_SHELL", Some("ssh".into()), "command by which `rma run --hosts` runs others elsewhere"),
         ("RMA_BIND", Some("127.0.0.1".into()), "address on which a rank listens for its peers"),
+    ];
+    let by_launchers = vec![
         ("RMA_RANK", None, "number of this rank; from the launcher, as are all below"),
         ("RMA_SIZE", None, "number of ranks"),
         ("RMA_ROOT", None, "host and port at which rank 0 listens"),
         ("RMA_TOKEN", None, "secret of the job"),
         ("RMA_LISTEN_FD", None, "on rank 0, the descriptor that listens already"),
-    ]
+    ];
+    [by_hand, verbs::variables(), by_launchers].concat()
 }
 
 /// How many letters have to be inserted, removed or replaced to make one word of the other.
@@ -151,7 +163,7 @@ mod tests {
         ] {
             assert!(text_of(name).starts_with(text), "{name}: {:?}", text_of(name));
         }
-        assert!(variables.refused.is_none() && variables.unknown.is_empty());
+        assert!(variables.refused.is_empty() && variables.unknown.is_empty());
     }
 
     #[test]
@@ -162,11 +174,26 @@ mod tests {
 
     #[test]
     fn what_would_be_refused_names_its_variables() {
-        let (text, about) = with(&[("RMA_RAILS", "many")]).refused.unwrap();
+        let (text, about) = with(&[("RMA_RAILS", "many")]).refused.remove(0);
         assert!(text.contains("RMA_RAILS") && about == ["RMA_RAILS"], "{text} {about:?}");
         let variables = with(&[("OMPI_COMM_WORLD_SIZE", "4")]);
-        assert_eq!(variables.refused.unwrap().1, ["OMPI_COMM_WORLD_SIZE"]);
+        assert_eq!(variables.refused[0].1, ["OMPI_COMM_WORLD_SIZE"]);
         assert_eq!(variables.launchers, [("OMPI_COMM_WORLD_SIZE".into(), "4".into(), "Open MPI")]);
+    }
+
+    #[cfg(feature = "verbs")]
+    #[test]
+    fn variables_of_a_backend_are_known_and_judged_as_others_are() {
+        let variables = with(&[("RMA_VERBS_RETRIES", "9"), ("RMA_VERBS_DEVICE", "x"), ("RMA_RAILS", "0")]);
+        let refused: Vec<_> = variables.refused.iter().map(|(text, about)| (text.contains(": use "), about.join(" "))).collect();
+        assert_eq!(refused, [(true, "RMA_RAILS".into()), (true, "RMA_VERBS_RETRIES".into())]);
+        assert_eq!(variables.unknown, [("RMA_VERBS_DEVICE".into(), Some("RMA_VERBS_DEVICES"))]);
+    }
+
+    #[cfg(not(feature = "verbs"))]
+    #[test]
+    fn variables_of_a_backend_that_only_programs_have_are_left_alone() {
+        assert_eq!(with(&[("RMA_VERBS_RETRIES", "9")]).unknown, []);
     }
 
     #[test]
