@@ -32,7 +32,18 @@ use std::sync::Arc;
 /// What `RMA_BACKEND` and error texts call it.
 pub const NAME: &str = "verbs";
 
-/// Lets this program use RDMA devices: with `RMA_BACKEND=verbs`, and by itself when the ranks are on several hosts.
+/// Lets this program use RDMA devices: with `RMA_BACKEND=verbs`, and by itself when the ranks are on several hosts. To be called
+/// before the first [`Comm`](rma::Comm).
+///
+/// ```
+/// fn main() -> rma::Result<()> {
+///     rma_verbs::offer();
+///     rma::Comm::launch(4, |comm| {
+///         println!("{} of {}", comm.rank(), comm.size());
+///         Ok(())
+///     })
+/// }
+/// ```
 #[allow(unsafe_code, reason = "promises that this backend keeps its contract")]
 pub fn offer() {
     // SAFETY: the backend of this crate keeps the contract of `rma::backend`.

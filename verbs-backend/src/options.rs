@@ -171,6 +171,17 @@ mod tests {
     }
 
     #[test]
+    fn the_readme_has_every_variable_with_its_default() {
+        let readme = include_str!("../../README.md");
+        for (name, default, _) in variables() {
+            assert!(
+                readme.contains(&format!("| `{name}` | {default} | ")),
+                "{name} with its default {default} is not in README.md"
+            );
+        }
+    }
+
+    #[test]
     fn a_bad_value_is_named_with_its_limits() {
         for (name, value, text) in [
             ("RMA_VERBS_RETRIES", "7", "RMA_VERBS_RETRIES=\"7\": use 0 to 6"),
