@@ -81,9 +81,9 @@ impl Variables {
         let launchers =
             LAUNCHERS.iter().filter_map(|(name, launcher)| Some((name.to_string(), set.get(*name)?.clone(), *launcher)));
         let variable = |name: &str| set.get(name).cloned();
-        let errors = [Config::check_variables(variable).err(), verbs::check_variables(variable).err()];
-        let refused = errors.into_iter().flatten().map(|error| {
-            let text = error.to_string();
+        let always = Config::check_variables(variable).err().map(|error| error.to_string());
+        let over_verbs = verbs::check_variables(variable).err().map(|error| format!("{error} (over RDMA devices only)"));
+        let refused = [always, over_verbs].into_iter().flatten().map(|text| {
             let words: Vec<_> = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').collect();
             let about = set.keys().filter(|name| words.contains(&name.as_str())).cloned().collect();
             (text, about)
