@@ -1,7 +1,7 @@
 //! What a queue becomes: connections with every partner, slots for what they tell, and prebuilt lists of requests.
 //! Owns the cards that partners exchange, and the checks on them; the hot path is in `progress`.
 
-use crate::connection::{Connection, ConnectionId, RECEIVES_AT_ONCE, SIGNALED};
+use crate::connection::{Connection, ConnectionId, RECEIVES_AT_ONCE};
 use crate::device::{RailDevice, Shared, failed, message_bytes};
 use crate::ffi::{Patience, Region, Route, SendList};
 use crate::gid::{self, Gid};
@@ -216,9 +216,9 @@ impl<'a> Making<'a> {
                     Some(id) => id,
                     None => {
                         let route = route(shared, device, peer, theirs)?;
-                        device.take_room(shared.options.receives + SIGNALED)?;
+                        device.take_room(&shared.options)?;
                         let pair = device.new_pair(&shared.options);
-                        let (pair, depths) = pair.inspect_err(|_| device.give_room_back(shared.options.receives + SIGNALED))?;
+                        let (pair, depths) = pair.inspect_err(|_| device.give_room_back(&shared.options))?;
                         let id = engine.add_connection(|id| Connection::new(id, peer, *rail, pair, 0, depths));
                         let end = End { number: engine.connection(id).pair.number(), first_packet: first_packet()? };
                         draft.routes.push((id, end, route));

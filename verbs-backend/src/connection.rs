@@ -11,8 +11,8 @@ use std::time::Instant;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct ConnectionId(pub(crate) u32);
 
-/// How many signaled requests may be on their way at once: what the completion queue has room for.
-pub(crate) const SIGNALED: u32 = 64;
+/// How many signaled requests may be on their way at once, so that what is kept of them never grows.
+const SIGNALED: u32 = 64;
 
 /// What is told when a list is complete: the slot of the own queue, and the rail.
 pub(crate) type Owner = Option<u32>;

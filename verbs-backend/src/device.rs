@@ -166,8 +166,9 @@ impl RailDevice {
         Ok(Self { name, port, state, limits, gids, domain, completions, room })
     }
 
-    /// Makes room for completions of one more connection.
-    pub(crate) fn take_room(&self, entries: u32) -> Result<()> {
+    /// Makes room for all completions that one more connection may have at once: when it breaks, every request ends with one.
+    pub(crate) fn take_room(&self, options: &Options) -> Result<()> {
+        let entries = self.entries(options);
         let mut room = self.room.lock().unwrap_or_else(PoisonError::into_inner);
         let needed = room.taken + entries;
         if needed > self.limits.completions {
@@ -175,7 +176,10 @@ impl RailDevice {
                 what: "the number of completions that the connections on a rail may have at once,",
                 asked: needed.into(),
                 limit: self.limits.completions.into(),
-                mend: format!("{} has no more; have fewer partners a rank, or lower RMA_VERBS_RECEIVES", self.name),
+                mend: format!(
+                    "{} has no more; have fewer partners a rank, or lower RMA_VERBS_SENDS and RMA_VERBS_RECEIVES",
+                    self.name
+                ),
             });
         }
         if needed > room.entries {
@@ -189,18 +193,27 @@ impl RailDevice {
         Ok(())
     }
 
-    pub(crate) fn give_room_back(&self, entries: u32) {
-        self.room.lock().unwrap_or_else(PoisonError::into_inner).taken -= entries;
+    pub(crate) fn give_room_back(&self, options: &Options) {
+        self.room.lock().unwrap_or_else(PoisonError::into_inner).taken -= self.entries(options);
     }
 
-    /// A new end of a connection, ready to be connected.
-    pub(crate) fn new_pair(&self, options: &Options) -> Result<(QueuePair, Depths)> {
-        let asked = Depths {
+    fn entries(&self, options: &Options) -> u32 {
+        let Depths { sends, receives, .. } = self.depths(options);
+        sends + receives
+    }
+
+    fn depths(&self, options: &Options) -> Depths {
+        Depths {
             sends: options.sends.min(self.limits.requests),
             receives: options.receives.min(self.limits.requests),
             pieces: options.pieces.min(self.limits.pieces).max(1),
             inline_bytes: options.inline_bytes,
-        };
+        }
+    }
+
+    /// A new end of a connection, ready to be connected.
+    pub(crate) fn new_pair(&self, options: &Options) -> Result<(QueuePair, Depths)> {
+        let asked = self.depths(options);
         // A device that cannot have so much inline refuses instead of giving less.
         let made = QueuePair::new(&self.domain, &self.completions, asked)
             .or_else(|_| QueuePair::new(&self.domain, &self.completions, Depths { inline_bytes: 0, ..asked }));

@@ -1,7 +1,7 @@
 //! What all queues of a rank share: its connections, its slots, and the one place where completions are taken.
 //! Owns what notices do; knows no puts.
 
-use crate::connection::{Connection, ConnectionId, SIGNALED};
+use crate::connection::{Connection, ConnectionId};
 use crate::device::{RailDevice, Shared};
 use crate::failure::Breakdown;
 use crate::ffi::{BATCH, Completion, SendList};
@@ -285,7 +285,7 @@ impl Engine {
             if !replaced {
                 self.current.remove(&(connection.peer, connection.rail));
             }
-            shared.rails[usize::from(connection.rail.0)].give_room_back(shared.options.receives + SIGNALED);
+            shared.rails[usize::from(connection.rail.0)].give_room_back(&shared.options);
             self.connections[id.0 as usize] = None;
             self.any_failed = self.connections.iter().flatten().any(|connection| connection.failure.is_some());
         }
