@@ -76,12 +76,21 @@ fn lives(comm: &Comm, count: u64) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// How many lives: `RMA_TEST_LIVES` where a life takes long, as in an emulated machine.
+fn how_many(comm: &Comm) -> anyhow::Result<u64> {
+    match std::env::var("RMA_TEST_LIVES") {
+        Ok(text) => text.parse().with_context(|| format!("RMA_TEST_LIVES={text:?}: expected a whole number")),
+        // A quarter of them where many ranks share few cores: what leaks in each life shows in those, too.
+        Err(_) => Ok(if comm.size() > 4 { 250 } else { 1000 }),
+    }
+}
+
 /// To be run in a process of its own: other work in the process would be counted, too.
 pub fn a_thousand_lives_leave_nothing_behind(comm: &Comm, _seed: u64) -> anyhow::Result<()> {
-    lives(comm, 50)?;
+    let count = how_many(comm)?;
+    lives(comm, count.min(50))?;
     let before = held(comm)?;
-    // A quarter of them where many ranks share few cores: what leaks in each life shows in those, too.
-    lives(comm, if comm.size() > 4 { 250 } else { 1000 })?;
+    lives(comm, count)?;
     let after = held(comm)?;
     ensure!(after.descriptors == before.descriptors, "descriptors have grown: {before:?}, {after:?}");
     // A window kept in each life would be 64,000 KiB, a page 4,000, and 24 bytes for each of its five queues 117.

@@ -1,19 +1,19 @@
-//! `rma-conformance BODY`: runs one body in the place that the environment gives, under any launcher, or on ranks as threads.
+//! `rma-conformance BODY..`: runs bodies in the place that the environment gives, under any launcher, or on ranks as threads.
 //! Owns the command line; what is checked is in the library.
 #![forbid(unsafe_code)]
-#![allow(clippy::print_stdout, reason = "a list is what --list is for")]
+#![allow(clippy::print_stdout, reason = "a list is what --list is for, and who runs several bodies wants to know how far it got")]
 
 use anyhow::{Context, ensure};
 use clap::Parser;
 use rma::{Comm, Config};
-use rma_tests::{BODIES, body, faults};
+use rma_tests::{BODIES, Body, body, faults};
 
-/// Checks one promise of the library on the ranks of this job.
+/// Checks promises of the library on the ranks of this job.
 #[derive(Debug, Parser)]
 struct Cli {
-    /// The promise, as --list has it
-    #[arg(required_unless_present = "list")]
-    body: Option<String>,
+    /// The promises, as --list has them. After each of several, rank 0 says so
+    #[arg(required_unless_present = "list", value_name = "BODY")]
+    bodies: Vec<String>,
     /// What is drawn at random is drawn from this number, alike on every rank
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -35,16 +35,29 @@ fn main() -> anyhow::Result<()> {
         }
         return Ok(());
     }
-    let name = cli.body.unwrap_or_default();
-    let unlisted = [&faults::WAITS_FOR_EVER, &faults::WITHOUT_DESCRIPTORS].into_iter().find(|body| body.name == name);
-    let body = unlisted.or_else(|| body(&name)).with_context(|| format!("no body is named {name:?}; --list prints them"))?;
+    let bodies = cli.bodies.iter().map(|name| find(name)).collect::<anyhow::Result<Vec<_>>>()?;
     let run = |comm: &Comm| {
-        let size = comm.size();
-        ensure!(body.suits(size), "{name} needs {} ranks or more, the job has {size}", body.fewest);
-        (body.run)(comm, cli.seed).with_context(|| format!("{} of {size}, {name} --seed {}", comm.rank(), cli.seed))
+        for body in &bodies {
+            let (name, size) = (body.name, comm.size());
+            ensure!(body.suits(size), "{name} needs {} ranks or more, the job has {size}", body.fewest);
+            let outcome = (body.run)(comm, cli.seed);
+            outcome.with_context(|| format!("{} of {size}, {name} --seed {}", comm.rank(), cli.seed))?;
+            if bodies.len() > 1 {
+                comm.barrier().with_context(|| format!("{} of {size}, after {name}", comm.rank()))?;
+                if comm.rank().0 == 0 {
+                    println!("passed: {name}");
+                }
+            }
+        }
+        Ok(())
     };
     match cli.threads {
         None => run(&Comm::from_env()?),
         Some(ranks) => Comm::threads_with(ranks, Config::from_env()?.0, |comm| run(&comm))?.into_iter().collect(),
     }
+}
+
+fn find(name: &str) -> anyhow::Result<&'static Body> {
+    let unlisted = [&faults::WAITS_FOR_EVER, &faults::WITHOUT_DESCRIPTORS].into_iter().find(|body| body.name == name);
+    unlisted.or_else(|| body(name)).with_context(|| format!("no body is named {name:?}; --list prints them"))
 }

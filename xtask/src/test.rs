@@ -2,9 +2,10 @@
 //! Owns the list of parts; what is missing fails, and only what this machine cannot do is skipped, with the reason.
 
 mod parts;
+mod soft_roce;
 
 use crate::process::{Output, Spec};
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -101,8 +102,7 @@ impl Steps {
     /// Runs a command to its end; an error if it fails or the part's time is up.
     fn run(&mut self, spec: &Spec) -> Result<String> {
         println!("$ {spec}");
-        let left = self.deadline.saturating_duration_since(Instant::now());
-        let finished = spec.run(left, self.output)?;
+        let finished = spec.run(self.left(), self.output)?;
         if finished.status.is_none() {
             bail!("`{spec}`: stopped at the time limit of this part, {} s", self.limit.as_secs());
         }
@@ -112,10 +112,21 @@ impl Steps {
 
     /// The same for a command that runs tests: none at all is a failure, since then the tests are missing.
     fn test(&mut self, spec: &Spec) -> Result<()> {
-        let passed = tests_passed(&self.run(spec)?);
-        ensure!(passed > 0, "`{spec}`: no test ran");
+        let output = self.run(spec)?;
+        self.count(&output).with_context(|| format!("`{spec}`"))
+    }
+
+    /// Counts the tests of an output.
+    fn count(&mut self, output: &str) -> Result<()> {
+        let passed = tests_passed(output);
+        ensure!(passed > 0, "no test ran");
         self.tests += passed;
         Ok(())
+    }
+
+    /// The time that the part has left.
+    fn left(&self) -> Duration {
+        self.deadline.saturating_duration_since(Instant::now())
     }
 
     fn summary(&self) -> String {

@@ -1,17 +1,17 @@
 //! The parts of the test and what each runs. The order is from quick to slow, as far as one does not need another.
 
-use super::{Outcome, Part, Steps};
+use super::{Outcome, Part, Steps, soft_roce};
 use crate::metadata::Metadata;
 use crate::process::{Output, Spec};
 use crate::{instructions, licences};
 use anyhow::{Result, ensure};
 use std::time::Duration;
 
-const fn minutes(n: u64) -> Duration {
+pub(super) const fn minutes(n: u64) -> Duration {
     Duration::from_secs(n * 60)
 }
 
-pub(super) const ALL: [Part; 13] = [
+pub(super) const ALL: [Part; 14] = [
     Part { name: "fmt", about: "the code is formatted", limit: minutes(2), body: fmt },
     Part { name: "clippy", about: "no warning of the compiler or of clippy", limit: minutes(15), body: clippy },
     Part { name: "docs", about: "the documentation builds without a warning", limit: minutes(10), body: docs },
@@ -29,6 +29,12 @@ pub(super) const ALL: [Part; 13] = [
     Part { name: "examples", about: "every example, as threads and as four processes", limit: minutes(10), body: examples },
     Part { name: "loom", about: "the orderings of the shared-memory flags, exhaustively", limit: minutes(15), body: loom },
     Part { name: "miri", about: "the unsafe code, interpreted", limit: minutes(20), body: miri },
+    Part {
+        name: "soft-roce",
+        about: "the semantics over RDMA devices of an emulated machine",
+        limit: minutes(30),
+        body: soft_roce::conformance,
+    },
     Part { name: "instructions", about: "instructions to start and wait for six puts", limit: minutes(20), body: instructions },
 ];
 

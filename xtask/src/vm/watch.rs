@@ -40,7 +40,7 @@ pub(crate) enum End {
 
 /// What is left of one machine.
 #[derive(Debug)]
-#[allow(dead_code, reason = "the output is for parts of the test; the command line only passes it on")]
+#[allow(dead_code, reason = "what was said on stderr is for benchmarks; the others only pass it on")]
 pub(crate) struct Ended {
     pub(crate) end: End,
     pub(crate) stdout: Vec<u8>,

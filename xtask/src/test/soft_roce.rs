@@ -1,0 +1,48 @@
+//! The parts of the test that need RDMA devices: they run in the emulated machine, all tests of a lab in one boot.
+//! Owns which labs there are; what is tested is in tests/soft-roce.
+
+use super::{Outcome, Steps};
+use crate::metadata::Metadata;
+use crate::process::Spec;
+use crate::vm::{self, Image, Job, Lab};
+use anyhow::{Result, bail, ensure};
+
+const BUILD: &str = "build --release -p rma-cli -p rma-tests --features rma-cli/verbs,rma-tests/verbs";
+/// Of each machine. A rank registers its windows, and the machine keeps its files in memory.
+const MEMORY_MIB: u32 = 1536;
+
+/// Every promise, with 2 and with 4 ranks, on 1 and on 4 rails.
+pub(super) fn conformance(steps: &mut Steps) -> Result<Outcome> {
+    let lab = Lab { ranks: 4, rails: 4, ..Lab::default() };
+    inside(steps, lab, 1, &["conformance", "--ranks", "2,4", "--rails", "1,4"])
+}
+
+/// Builds what runs inside, boots, runs the tests, and counts them.
+fn inside(steps: &mut Steps, lab: Lab, machines: u32, arguments: &[&str]) -> Result<Outcome> {
+    let target = Metadata::read()?.target_directory;
+    let image = match Image::prepare(&target) {
+        Ok(image) => image,
+        Err(error) => return Ok(Outcome::Skipped(format!("the machine cannot be had here: {error:#}"))),
+    };
+    steps.run(&Spec::cargo(BUILD))?;
+    let program = target.join("release/rma-soft-roce");
+    let command = [program.into_os_string()].into_iter().chain(arguments.iter().map(Into::into));
+    let mut job = Job::new(command)?;
+    job.lab = Some(lab);
+    job.machines = machines;
+    job.cpus = if machines == 1 { 2 } else { 1 };
+    job.memory_mib = MEMORY_MIB;
+    job.timeout = steps.left();
+    println!("$ cargo xtask vm run .. -- rma-soft-roce {}", arguments.join(" "));
+    let finished = vm::run_job(&image, &job, steps.output)?;
+    let remarks = finished.remarks();
+    match finished.status() {
+        0 => {}
+        status if remarks.is_empty() => bail!("rma-soft-roce {}: exit status {status}", arguments.join(" ")),
+        _ => bail!("{}", remarks.join("\n")),
+    }
+    ensure!(finished.machines.len() == machines as usize, "{} of {machines} machines have ended", finished.machines.len());
+    // What both machines of two run is one test, which the first of them counts.
+    steps.count(&String::from_utf8_lossy(&finished.machines[0].stdout))?;
+    Ok(Outcome::Passed)
+}
