@@ -14,8 +14,12 @@ pub(crate) struct ConnectionId(pub(crate) u32);
 /// How many signaled requests may be on their way at once, so that what is kept of them never grows.
 const SIGNALED: u32 = 64;
 
-/// What is told when a list is complete: the slot of the own queue, and the rail.
-pub(crate) type Owner = Option<u32>;
+/// What is told when a list is complete: the slot of the own queue, and whose it was, as slots go from queue to queue.
+pub(crate) type Owner = Option<(u32, Tenancy)>;
+
+/// Counts the times that any slot was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub(crate) struct Tenancy(pub(crate) u64);
 
 /// Requests on their way up to and including a signaled one.
 #[derive(Clone, Copy, Debug)]

@@ -1,7 +1,7 @@
 //! What all queues of a rank share: its connections, its slots, and the one place where completions are taken.
 //! Owns what notices do; knows no puts.
 
-use crate::connection::{Connection, ConnectionId};
+use crate::connection::{Connection, ConnectionId, Tenancy};
 use crate::device::{RailDevice, Shared};
 use crate::failure::Breakdown;
 use crate::ffi::{BATCH, Completion, SendList};
@@ -13,6 +13,7 @@ use std::collections::HashMap;
 #[derive(Clone, Debug)]
 pub(crate) struct Slot {
     peer: Rank,
+    tenancy: Tenancy,
     /// Epochs that have arrived from the partner, by rail.
     pub(crate) arrived: Box<[u64]>,
     /// Lists of this rank that are complete, by rail.
@@ -46,6 +47,7 @@ pub(crate) struct Engine {
     current: HashMap<(Rank, Rail), ConnectionId>,
     slots: Vec<Option<Slot>>,
     free_slots: Vec<u32>,
+    last_tenancy: Tenancy,
     /// Credits that wait for a list that takes them along: the connection, the slot at the other end, the epoch.
     owed: Vec<(ConnectionId, u32, u64)>,
     /// Whether any connection has failed: while none has, nobody looks.
@@ -89,8 +91,10 @@ impl Engine {
         }
         let rail = usize::from(connection.rail.0);
         let Some(immediate) = completion.immediate else {
-            if let Some(owner) = connection.completed()
-                && let Some(Some(slot)) = self.slots.get_mut(owner as usize)
+            // The acknowledgment may have been late, and the queue gone: its partner's closing said as much.
+            if let Some((index, tenancy)) = connection.completed()
+                && let Some(Some(slot)) = self.slots.get_mut(index as usize)
+                && slot.tenancy == tenancy
             {
                 slot.completed[rail] += 1;
             }
@@ -145,8 +149,10 @@ impl Engine {
     /// A slot for a queue and a partner that will close on these rails; `None` when there are too many.
     pub(crate) fn take_slot(&mut self, peer: Rank, closing: Box<[bool]>) -> Option<u32> {
         let rails = closing.len();
+        self.last_tenancy.0 += 1;
         let slot = Slot {
             peer,
+            tenancy: self.last_tenancy,
             arrived: vec![0; rails].into(),
             completed: vec![0; rails].into(),
             granted: 0,
@@ -217,9 +223,10 @@ impl Engine {
     #[expect(unsafe_code, reason = "passes the promise of `Committed::start` on")]
     #[inline]
     pub(crate) unsafe fn post(&mut self, id: ConnectionId, list: &mut SendList, slot: u32) {
+        let owner = Some((slot, self.slot(slot).tenancy));
         let connection = self.connection_mut(id);
         // SAFETY: the caller's promise.
-        unsafe { connection.post(list, Some(slot)) };
+        unsafe { connection.post(list, owner) };
         self.any_failed |= connection.failure.is_some();
     }
 
