@@ -29,6 +29,8 @@ pub(crate) struct Job {
     /// The program's name and arguments; it lies beside this one.
     pub(crate) program: Vec<String>,
     pub(crate) env: Vec<(String, String)>,
+    /// A rank with another `RMA_VERBS_TIMEOUT` than the others.
+    pub(crate) timeout_of: Option<(u32, u8)>,
     /// The ranks that are started in this machine, and where rank 0 listens, if not all of them are.
     pub(crate) part: Option<(u32, String)>,
     pub(crate) deadline: Duration,
@@ -55,7 +57,7 @@ impl Outcome {
 impl Job {
     pub(crate) fn new(ranks: u32, rails: u32, program: &[&str]) -> Self {
         let program = program.iter().map(|&word| word.into()).collect();
-        Self { ranks, rails, program, env: Vec::new(), part: None, deadline: DEADLINE }
+        Self { ranks, rails, program, env: Vec::new(), timeout_of: None, part: None, deadline: DEADLINE }
     }
 
     pub(crate) fn env(mut self, name: &str, value: &str) -> Self {
@@ -70,7 +72,12 @@ impl Job {
             command.args(["--part", &rank.to_string(), "--root", root]);
         }
         let [program, arguments @ ..] = self.program.as_slice() else { bail!("bug: a job without a program") };
-        command.arg("--").arg(beside(program)?).args(arguments);
+        command.arg("--");
+        if let Some((rank, timeout)) = self.timeout_of {
+            let script = format!("[ $RMA_RANK = {rank} ] && export RMA_VERBS_TIMEOUT={timeout}; exec \"$@\"");
+            command.args(["sh", "-c", &script, "sh"]);
+        }
+        command.arg(beside(program)?).args(arguments);
         let devices: Vec<_> = (0..self.rails).map(|rail| format!("x{{rank}}d{rail}")).collect();
         command.env("RMA_BACKEND", "verbs").env("RMA_VERBS_DEVICES", devices.join(","));
         command.env("RMA_TIMEOUT", PATIENCE_SECONDS).env("RMA_SETUP_TIMEOUT", PATIENCE_SECONDS);

@@ -1,13 +1,22 @@
 //! `rma-soft-roce`: what the verbs backend promises, on Soft-RoCE devices, with links that lose packets, go down and come back.
 //! Runs inside the machine of `cargo xtask vm`, all tests of one lab in one boot. Owns the command line.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod conformance;
+mod duplex;
+mod faults;
 mod job;
+mod keys;
+mod lab;
+mod links;
+mod lives;
+mod receives;
 mod report;
 
+use anyhow::Context;
 use clap::{Parser, Subcommand};
 use report::Report;
+use rma::Comm;
 use std::process::ExitCode;
 
 /// Runs the tests that need RDMA devices, inside `cargo xtask vm run`.
@@ -31,19 +40,37 @@ enum Group {
         #[arg(long, value_delimiter = ',', default_value = "1")]
         rails: Vec<u32>,
     },
+    /// Links, receives, keys and processes that fail, on a lab of 4 ranks and 4 rails
+    Faults,
+    /// One rank of such a case; for `rma run`
+    #[command(hide = true)]
+    Rank { case: String },
 }
 
 fn main() -> anyhow::Result<ExitCode> {
     let cli = Cli::parse();
+    if let Group::Rank { case } = &cli.group {
+        rma_verbs::offer();
+        keys::offer();
+        let case = faults::CASES.iter().find(|known| known.name == case).with_context(|| format!("no case is named {case:?}"))?;
+        let comm = Comm::from_env()?;
+        (case.run)(&comm).with_context(|| format!("{}, {}", comm.rank(), case.name))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    lab::is_here()?;
     let mut report = Report::of(cli.only);
     match cli.group {
         Group::Conformance { ranks, rails } => {
-            let shapes: Vec<_> = ranks.iter().flat_map(|&ranks| rails.iter().map(move |&rails| (ranks, rails))).collect();
-            for &shape in &shapes {
+            for shape in ranks.iter().flat_map(|&ranks| rails.iter().map(move |&rails| (ranks, rails))) {
+                let before = lab::held()?;
                 conformance::run(&mut report, shape);
                 conformance::run_with_delays(&mut report, shape);
+                let name = format!("{}::nothing_is_left_in_the_devices", conformance::name(shape));
+                report.test(&name, || lab::all_is_given_back(&before));
             }
         }
+        Group::Faults => faults::run(&mut report),
+        Group::Rank { .. } => unreachable!("bug: a rank is no group of tests"),
     }
     Ok(report.close())
 }

@@ -61,7 +61,7 @@ enum Verdict {
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let parts = chosen(&args.only)?;
     if args.list {
-        parts.iter().for_each(|part| println!("{:<13} {}", part.name, part.about));
+        parts.iter().for_each(|part| println!("{:<16} {}", part.name, part.about));
         return Ok(ExitCode::SUCCESS);
     }
     let root = crate::metadata::Metadata::read()?.workspace_root;
@@ -158,7 +158,7 @@ fn table(rows: &[Row]) -> String {
     let line = |row: &Row| {
         // The whole of an error stands above, where the part ran.
         let detail = row.detail.lines().next().unwrap_or_default();
-        format!("{:<13} {:<8} {:>7.1} s  {detail}", row.name, row.verdict.word(), row.took.as_secs_f64()).trim_end().to_owned()
+        format!("{:<16} {:<8} {:>7.1} s  {detail}", row.name, row.verdict.word(), row.took.as_secs_f64()).trim_end().to_owned()
     };
     rows.iter().map(line).collect::<Vec<_>>().join("\n")
 }
@@ -186,7 +186,7 @@ mod tests {
     #[test]
     fn the_table_keeps_one_line_a_part() {
         let rows = [row("unit", Verdict::Failed, "exit status: 101\nand more"), row("fmt", Verdict::Passed, "")];
-        assert_eq!(table(&rows), "unit          FAILED       1.5 s  exit status: 101\nfmt           passed       1.5 s");
+        assert_eq!(table(&rows), "unit             FAILED       1.5 s  exit status: 101\nfmt              passed       1.5 s");
     }
 
     #[test]

@@ -11,10 +11,17 @@ const BUILD: &str = "build --release -p rma-cli -p rma-tests --features rma-cli/
 /// Of each machine. A rank registers its windows, and the machine keeps its files in memory.
 const MEMORY_MIB: u32 = 1536;
 
+/// Jobs of fewer ranks, and on fewer rails, use some of the devices.
+const LAB: Lab = Lab { ranks: 4, rails: 4, rate_mbit: None, loss_percent: 0.0 };
+
 /// Every promise, with 2 and with 4 ranks, on 1 and on 4 rails.
 pub(super) fn conformance(steps: &mut Steps) -> Result<Outcome> {
-    let lab = Lab { ranks: 4, rails: 4, ..Lab::default() };
-    inside(steps, lab, 1, &["conformance", "--ranks", "2,4", "--rails", "1,4"])
+    inside(steps, LAB, 1, &["conformance", "--ranks", "2,4", "--rails", "1,4"])
+}
+
+/// What goes wrong on purpose.
+pub(super) fn faults(steps: &mut Steps) -> Result<Outcome> {
+    inside(steps, LAB, 1, &["faults"])
 }
 
 /// Builds what runs inside, boots, runs the tests, and counts them.
