@@ -76,7 +76,7 @@ pub(crate) fn rails(options: &Options, rank: Rank, local_rank: u32, most: Option
 fn all(names: &[String], options: &Options) -> (Vec<Port>, Vec<String>) {
     let (mut ports, mut unusable) = (Vec::new(), Vec::new());
     let mut sorted = names.to_vec();
-    sorted.sort();
+    sorted.sort_by(|a, b| in_order(a).cmp(&in_order(b)));
     for name in &sorted {
         let (context, limits) = match open(name) {
             Ok(opened) => opened,
@@ -173,6 +173,12 @@ pub(crate) fn table(context: &Context, number: u8, state: &PortState) -> Result<
     };
     // A queue pair names an entry with 8 bits.
     Ok(table.iter().filter(|entry| entry.index <= u8::MAX.into()).map(|entry| (gid(entry), entry.interface)).collect())
+}
+
+/// What device names are sorted by: the number behind the name as a number, so that `mlx5_2` stands before `mlx5_10`.
+fn in_order(name: &str) -> (&str, u64, &str) {
+    let stem = name.trim_end_matches(|c: char| c.is_ascii_digit());
+    (stem, name[stem.len()..].parse().unwrap_or(0), name)
 }
 
 #[cfg(test)]

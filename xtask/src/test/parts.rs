@@ -50,7 +50,9 @@ fn fmt(steps: &mut Steps) -> Result<Outcome> {
 }
 
 fn clippy(steps: &mut Steps) -> Result<Outcome> {
-    steps.run(&Spec::cargo("clippy --workspace --all-targets -- -D warnings"))?;
+    for features in ["", " --all-features"] {
+        steps.run(&Spec::cargo(&format!("clippy --workspace --all-targets{features} -- -D warnings")))?;
+    }
     Ok(Outcome::Passed)
 }
 
