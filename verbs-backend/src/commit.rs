@@ -216,11 +216,13 @@ impl<'a> Making<'a> {
                     Some(id) => id,
                     None => {
                         let route = route(shared, device, peer, theirs)?;
-                        device.take_room(&shared.options)?;
-                        let pair = device.new_pair(&shared.options);
-                        let (pair, depths) = pair.inspect_err(|_| device.give_room_back(&shared.options))?;
+                        let first_packet = first_packet()?;
+                        let asked = device.depths(&shared.options);
+                        device.take_room(asked.completions())?;
+                        let pair = device.new_pair(asked);
+                        let (pair, depths) = pair.inspect_err(|_| device.give_room_back(asked.completions()))?;
                         let id = engine.add_connection(|id| Connection::new(id, peer, *rail, pair, 0, depths));
-                        let end = End { number: engine.connection(id).pair.number(), first_packet: first_packet()? };
+                        let end = End { number: engine.connection(id).pair.number(), first_packet };
                         draft.routes.push((id, end, route));
                         new_ends.push((*rail, end));
                         id

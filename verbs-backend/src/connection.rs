@@ -11,7 +11,7 @@ use std::time::Instant;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct ConnectionId(pub(crate) u32);
 
-/// How many signaled requests may be on their way at once, so that what is kept of them never grows.
+/// How many signaled requests may be on their way at once: what there is room for without allocating.
 const SIGNALED: u32 = 64;
 
 /// What is told when a list is complete: the slot of the own queue, and whose it was, as slots go from queue to queue.

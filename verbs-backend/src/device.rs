@@ -57,8 +57,8 @@ pub(crate) struct Room {
 /// How often a wait polls in a row: with a core each for about 100 us, else giving it away in between.
 const POLLS_WITH_A_CORE_EACH: u32 = 500;
 const POLLS_WHEN_CROWDED: u32 = 16;
-/// Completions that there is room for at first.
-const FIRST_ROOM: u32 = 1024;
+/// Completions that there is room for at first: enough for some partners, as not every device can make room later.
+const FIRST_ROOM: u32 = 4096;
 /// How long the end of a rank waits for the delivery of its last notices.
 const FAREWELL: Duration = Duration::from_secs(2);
 
@@ -167,8 +167,7 @@ impl RailDevice {
     }
 
     /// Makes room for all completions that one more connection may have at once: when it breaks, every request ends with one.
-    pub(crate) fn take_room(&self, options: &Options) -> Result<()> {
-        let entries = self.entries(options);
+    pub(crate) fn take_room(&self, entries: u32) -> Result<()> {
         let mut room = self.room.lock().unwrap_or_else(PoisonError::into_inner);
         let needed = room.taken + entries;
         if needed > self.limits.completions {
@@ -193,16 +192,12 @@ impl RailDevice {
         Ok(())
     }
 
-    pub(crate) fn give_room_back(&self, options: &Options) {
-        self.room.lock().unwrap_or_else(PoisonError::into_inner).taken -= self.entries(options);
+    pub(crate) fn give_room_back(&self, entries: u32) {
+        self.room.lock().unwrap_or_else(PoisonError::into_inner).taken -= entries;
     }
 
-    fn entries(&self, options: &Options) -> u32 {
-        let Depths { sends, receives, .. } = self.depths(options);
-        sends + receives
-    }
-
-    fn depths(&self, options: &Options) -> Depths {
+    /// What a new end of a connection is to take.
+    pub(crate) fn depths(&self, options: &Options) -> Depths {
         Depths {
             sends: options.sends.min(self.limits.requests),
             receives: options.receives.min(self.limits.requests),
@@ -212,8 +207,7 @@ impl RailDevice {
     }
 
     /// A new end of a connection, ready to be connected.
-    pub(crate) fn new_pair(&self, options: &Options) -> Result<(QueuePair, Depths)> {
-        let asked = self.depths(options);
+    pub(crate) fn new_pair(&self, asked: Depths) -> Result<(QueuePair, Depths)> {
         // A device that cannot have so much inline refuses instead of giving less.
         let made = QueuePair::new(&self.domain, &self.completions, asked)
             .or_else(|_| QueuePair::new(&self.domain, &self.completions, Depths { inline_bytes: 0, ..asked }));

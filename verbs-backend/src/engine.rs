@@ -292,7 +292,7 @@ impl Engine {
             if !replaced {
                 self.current.remove(&(connection.peer, connection.rail));
             }
-            shared.rails[usize::from(connection.rail.0)].give_room_back(&shared.options);
+            shared.rails[usize::from(connection.rail.0)].give_room_back(connection.depths.completions());
             self.connections[id.0 as usize] = None;
             self.any_failed = self.connections.iter().flatten().any(|connection| connection.failure.is_some());
         }

@@ -461,6 +461,14 @@ pub(crate) struct Depths {
     pub(crate) inline_bytes: u32,
 }
 
+impl Depths {
+    /// The most completions there may be at once. As long as all goes well only signaled requests have one, but a queue pair that
+    /// breaks completes everything that was posted, and a completion queue that overflows is lost for all who share it.
+    pub(crate) fn completions(&self) -> u32 {
+        self.sends + self.receives
+    }
+}
+
 /// Where the other end is, and how to reach it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Route {
@@ -791,6 +799,12 @@ mod tests {
             assert_eq!((mtu_code(bytes), mtu_bytes(code)), (code, bytes));
         }
         assert_eq!(mtu_code(0), 1);
+    }
+
+    #[test]
+    fn a_queue_pair_that_breaks_has_room_to_complete_everything_posted() {
+        let depths = Depths { sends: 512, receives: 256, pieces: 1, inline_bytes: 0 };
+        assert_eq!(depths.completions(), 768);
     }
 
     #[test]
