@@ -9,6 +9,9 @@ use crate::notice::{self, MAX_SLOTS, Notice, What};
 use rma::{Rail, Rank};
 use std::collections::HashMap;
 
+/// More batches than a completion queue holds; a limit only against peers that send faster than is taken.
+const MOST_BATCHES: usize = 1 << 16;
+
 /// What a queue and one partner have told each other.
 #[derive(Clone, Debug)]
 pub(crate) struct Slot {
@@ -57,24 +60,31 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    /// Takes what has come in on all rails, a batch from each in turn. True if there was anything.
+    /// Takes all that has come in, rail by rail. True if there was anything.
     #[inline]
     pub(crate) fn drain(&mut self, rails: &[RailDevice]) -> bool {
         let mut out = [Completion { id: 0, status: 0, vendor: 0, immediate: None }; BATCH];
         let mut any = false;
         self.first_rail = if self.first_rail + 1 < rails.len() { self.first_rail + 1 } else { 0 };
         for rail in (self.first_rail..rails.len()).chain(0..self.first_rail) {
-            match rails[rail].completions.poll(&mut out) {
-                Ok(0) => {}
-                Ok(count) => {
-                    any = true;
-                    out[..count].iter().for_each(|completion| self.take(completion));
-                }
-                Err(refused) => {
-                    any = true;
-                    let of_rail = |connection: &&mut Connection| connection.rail.0 as usize == rail;
-                    self.connections.iter_mut().flatten().filter(of_rail).for_each(|connection| connection.refused(&refused));
-                    self.any_failed = true;
+            // Who gives a peer up has looked once more, and must then have seen what the peer did last, behind all others.
+            for _ in 0..MOST_BATCHES {
+                match rails[rail].completions.poll(&mut out) {
+                    Ok(0) => break,
+                    Ok(count) => {
+                        any = true;
+                        out[..count].iter().for_each(|completion| self.take(completion));
+                        if count < BATCH {
+                            break;
+                        }
+                    }
+                    Err(refused) => {
+                        any = true;
+                        let of_rail = |connection: &&mut Connection| connection.rail.0 as usize == rail;
+                        self.connections.iter_mut().flatten().filter(of_rail).for_each(|connection| connection.refused(&refused));
+                        self.any_failed = true;
+                        break;
+                    }
                 }
             }
         }
