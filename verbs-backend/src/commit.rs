@@ -159,11 +159,7 @@ impl<'a> Making<'a> {
             let mut rails: Vec<Rail> = to.chain(from.iter().copied()).collect();
             rails.sort_unstable();
             rails.dedup();
-            let mut closing = vec![false; self.shared.rails.len()].into_boxed_slice();
-            for rail in &rails {
-                closing[usize::from(rail.0)] = true;
-            }
-            let slot = engine.take_slot(peer, closing).ok_or_else(|| Error::Limit {
+            let slot = engine.take_slot(self.shared.rails.len()).ok_or_else(|| Error::Limit {
                 what: "the number of partners of all queues of a rank together,",
                 asked: u64::from(crate::notice::MAX_SLOTS) + 1,
                 limit: crate::notice::MAX_SLOTS.into(),
@@ -229,6 +225,7 @@ impl<'a> Making<'a> {
                     }
                 };
                 *connection = Some(id);
+                engine.set_way(draft.slot, *rail, id);
                 let there = engine.connection_mut(id);
                 there.users += 1;
                 there.reserved += receives;

@@ -15,7 +15,6 @@ const MOST_BATCHES: usize = 1 << 16;
 /// What a queue and one partner have told each other.
 #[derive(Clone, Debug)]
 pub(crate) struct Slot {
-    peer: Rank,
     tenancy: Tenancy,
     /// Epochs that have arrived from the partner, by rail.
     pub(crate) arrived: Box<[u64]>,
@@ -25,8 +24,8 @@ pub(crate) struct Slot {
     pub(crate) granted: u64,
     /// For each rail on which the partner has closed, the epoch modulo [`notice::EPOCHS`] up to which it has seen everything.
     pub(crate) closed: Box<[Option<u64>]>,
-    /// The rails on which the partner will close.
-    closing: Box<[bool]>,
+    /// The connection on each rail that the two use: what comes over another one is of an earlier queue that had this slot.
+    ways: Box<[Option<ConnectionId>]>,
     /// The queue is gone, and only the partner's closing is waited for.
     abandoned: bool,
 }
@@ -34,7 +33,7 @@ pub(crate) struct Slot {
 impl Slot {
     /// Whether nothing of the partner comes any more.
     pub(crate) fn is_quiet(&self) -> bool {
-        self.closing.iter().zip(&self.closed).all(|(closing, closed)| !closing || closed.is_some())
+        self.ways.iter().zip(&self.closed).all(|(way, closed)| way.is_none() || closed.is_some())
     }
 
     pub(crate) fn any_closed(&self) -> bool {
@@ -111,9 +110,9 @@ impl Engine {
             return;
         };
         connection.received();
-        let peer = connection.peer;
+        let id = connection.id;
         let (first, second) = notice::decode(immediate);
-        let heard = self.hear(peer, rail, first) && second.is_none_or(|second| self.hear(peer, rail, second));
+        let heard = self.hear(id, rail, first) && second.is_none_or(|second| self.hear(id, rail, second));
         if !heard {
             self.nonsense(completion.id, immediate);
         }
@@ -121,14 +120,14 @@ impl Engine {
 
     /// Takes note of what a peer says. False if that cannot be.
     #[inline]
-    fn hear(&mut self, peer: Rank, rail: usize, notice: Notice) -> bool {
+    fn hear(&mut self, id: ConnectionId, rail: usize, notice: Notice) -> bool {
         let Some(Some(slot)) = self.slots.get_mut(notice.slot as usize) else { return false };
         let expected = match notice.what {
             What::Arrived => slot.arrived[rail] + 1,
             What::Granted => slot.granted + 1,
             What::Closed => notice.epoch,
         };
-        if slot.peer != peer || notice.epoch != expected % notice.modulus {
+        if slot.ways[rail] != Some(id) || notice.epoch != expected % notice.modulus {
             return false;
         }
         match notice.what {
@@ -156,18 +155,16 @@ impl Engine {
         self.slots[index as usize].as_ref().expect("bug: a slot is gone while its queue is alive")
     }
 
-    /// A slot for a queue and a partner that will close on these rails; `None` when there are too many.
-    pub(crate) fn take_slot(&mut self, peer: Rank, closing: Box<[bool]>) -> Option<u32> {
-        let rails = closing.len();
+    /// A slot for a queue and a partner, without a way between them yet; `None` when there are too many.
+    pub(crate) fn take_slot(&mut self, rails: usize) -> Option<u32> {
         self.last_tenancy.0 += 1;
         let slot = Slot {
-            peer,
             tenancy: self.last_tenancy,
             arrived: vec![0; rails].into(),
             completed: vec![0; rails].into(),
             granted: 0,
             closed: vec![None; rails].into(),
-            closing,
+            ways: vec![None; rails].into(),
             abandoned: false,
         };
         let index = self.free_slots.pop().or_else(|| {
@@ -177,6 +174,13 @@ impl Engine {
         })?;
         self.slots[index as usize] = Some(slot);
         Some(index)
+    }
+
+    /// The connection over which the partner of a slot is heard on a rail, and on which it will close.
+    pub(crate) fn set_way(&mut self, index: u32, rail: Rail, id: ConnectionId) {
+        if let Some(slot) = &mut self.slots[index as usize] {
+            slot.ways[usize::from(rail.0)] = Some(id);
+        }
     }
 
     /// Gives a slot back to which no partner sends.
@@ -324,5 +328,36 @@ impl Engine {
     /// The peers of connections that still have something on its way.
     pub(crate) fn busy_peers(&self) -> Vec<Rank> {
         self.connections.iter().flatten().filter(|connection| !connection.is_idle()).map(|connection| connection.peer).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::notice::EPOCHS;
+
+    fn notice(what: What, slot: u32, epoch: u64) -> Notice {
+        Notice { what, slot, epoch, modulus: EPOCHS }
+    }
+
+    #[test]
+    fn what_is_left_of_an_earlier_queue_is_not_taken_for_news_of_the_next() {
+        let mut engine = Engine::default();
+        let (broken, anew, rail) = (ConnectionId(0), ConnectionId(1), 1);
+        let slot = engine.take_slot(2).unwrap();
+        engine.set_way(slot, Rail(1), broken);
+        assert!(engine.hear(broken, rail, notice(What::Arrived, slot, 1)));
+        engine.give_back_slot(slot);
+        assert!(!engine.hear(broken, rail, notice(What::Arrived, slot, 2)));
+
+        assert_eq!(engine.take_slot(2), Some(slot));
+        engine.set_way(slot, Rail(1), anew);
+        for what in [What::Arrived, What::Granted, What::Closed] {
+            assert!(!engine.hear(broken, rail, notice(what, slot, 1)), "{what:?}");
+            assert!(!engine.hear(anew, 0, notice(what, slot, 1)), "{what:?} on a rail that is not used");
+        }
+        assert_eq!((engine.slot(slot).arrived[rail], engine.slot(slot).granted), (0, 0));
+        assert!(!engine.slot(slot).any_closed());
+        assert!(engine.hear(anew, rail, notice(What::Arrived, slot, 1)));
     }
 }
