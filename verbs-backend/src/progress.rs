@@ -51,6 +51,13 @@ pub(crate) struct Lane {
     pub(crate) posted: usize,
 }
 
+impl Lane {
+    /// How many lists have been posted since the commit.
+    fn posted_in_all(&self, epoch: Epoch) -> u64 {
+        epoch.0.saturating_sub(1) * self.segments.len() as u64 + self.posted as u64
+    }
+}
+
 /// A notification to wait for.
 #[derive(Debug)]
 pub(crate) struct Expected {
@@ -265,9 +272,10 @@ impl State {
 
     /// Whether nothing of a partner can come any more, nor anything of this rank be on its way to it.
     fn is_quiet(&self, partner: &Partner, engine: &Engine) -> bool {
+        // While an acknowledgment is on its way the device may send again, from memory that must be registered until then.
         let delivered = |lane: &Lane| {
-            let connection = engine.connection(lane.connection);
-            connection.failure.is_some() || lane.posted == 0 || self.is_complete(lane, engine)
+            let completed = engine.slot(lane.slot).completed[usize::from(lane.rail.0)];
+            engine.connection(lane.connection).failure.is_some() || completed >= lane.posted_in_all(self.epoch)
         };
         engine.is_quiet(partner.slot, &partner.connections)
             && self.lanes.iter().filter(|lane| lane.target == partner.rank).all(delivered)
