@@ -6,7 +6,7 @@ use crate::memory::Memory;
 use rdma_sys as sys;
 use std::ffi::CStr;
 use std::io;
-use std::mem::MaybeUninit;
+use std::mem::{MaybeUninit, offset_of};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -345,6 +345,32 @@ pub(crate) struct Completion {
     pub(crate) immediate: Option<u32>,
 }
 
+/// What an entry says. Providers leave fields unwritten that mean nothing: of a failure all but the number of the request, the status
+/// and the vendor's code, and otherwise that code. So nothing is read, nor a reference made, but to fields that were written.
+///
+/// # Safety
+/// The entry was written by `ibv_poll_cq`.
+#[inline]
+unsafe fn completion(raw: *const sys::ibv_wc) -> Completion {
+    let field = |offset: usize| raw.cast::<u8>().wrapping_add(offset);
+    // SAFETY: inside the entry, of this type, and always written.
+    let id = unsafe { field(offset_of!(sys::ibv_wc, wr_id)).cast::<u64>().read() };
+    // SAFETY: as above.
+    let status = unsafe { field(offset_of!(sys::ibv_wc, status)).cast::<u32>().read() };
+    if status != 0 {
+        // SAFETY: inside the entry, of this type, and written on failure.
+        let vendor = unsafe { field(offset_of!(sys::ibv_wc, vendor_err)).cast::<u32>().read() };
+        return Completion { id, status, vendor, immediate: None };
+    }
+    // SAFETY: inside the entry, of this type, and written on success.
+    let opcode = unsafe { field(offset_of!(sys::ibv_wc, opcode)).cast::<u32>().read() };
+    let immediate = (opcode == sys::ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM).then(|| {
+        // SAFETY: inside the entry; the opcode says that the union holds an immediate, and both its views are of this type.
+        unsafe { field(offset_of!(sys::ibv_wc, imm_data_invalidated_rkey_union)).cast::<u32>().read() }
+    });
+    Completion { id, status, vendor: 0, immediate: immediate.map(u32::from_be) }
+}
+
 /// How many completions are taken at once.
 pub(crate) const BATCH: usize = 16;
 
@@ -387,15 +413,8 @@ impl CompletionQueue {
             return Err(Refused { call: "ibv_poll_cq", cause: io::Error::from_raw_os_error(libc::EIO) });
         };
         for (raw, out) in raw.iter().zip(out.iter_mut()).take(count) {
-            // SAFETY: one of the entries that were written. On failure only some of its fields are, but all are plain numbers,
-            // and those that are not read.
-            let raw = unsafe { raw.assume_init_ref() };
-            let received = raw.status == 0 && raw.opcode == sys::ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM;
-            let immediate = received.then(|| {
-                // SAFETY: the opcode says that there is an immediate; both views of the union are plain numbers.
-                u32::from_be(unsafe { raw.imm_data_invalidated_rkey_union.imm_data })
-            });
-            *out = Completion { id: raw.wr_id, status: raw.status, vendor: raw.vendor_err, immediate };
+            // SAFETY: one of the entries that were written.
+            *out = unsafe { completion(raw.as_ptr()) };
         }
         Ok(count)
     }
@@ -805,6 +824,31 @@ mod tests {
     fn a_queue_pair_that_breaks_has_room_to_complete_everything_posted() {
         let depths = Depths { sends: 512, receives: 256, pieces: 1, inline_bytes: 0 };
         assert_eq!(depths.completions(), 768);
+    }
+
+    #[test]
+    fn no_field_is_read_that_a_provider_may_leave_unwritten() {
+        use sys::ibv_wc_opcode as opcode;
+        let written = |status: u32, others: &[(usize, u32)]| {
+            let mut entry = MaybeUninit::<sys::ibv_wc>::uninit();
+            let raw = entry.as_mut_ptr();
+            let field = |offset: usize| raw.cast::<u8>().wrapping_add(offset);
+            // SAFETY: inside the entry.
+            unsafe { field(offset_of!(sys::ibv_wc, wr_id)).cast::<u64>().write(7) };
+            for &(offset, value) in [(offset_of!(sys::ibv_wc, status), status)].iter().chain(others) {
+                // SAFETY: as above.
+                unsafe { field(offset).cast::<u32>().write(value) };
+            }
+            // SAFETY: what a provider writes is written.
+            unsafe { completion(raw) }
+        };
+        let opcode_at = offset_of!(sys::ibv_wc, opcode);
+        let immediate = (offset_of!(sys::ibv_wc, imm_data_invalidated_rkey_union), 0x1234u32.to_be());
+        let success = Completion { id: 7, status: 0, vendor: 0, immediate: None };
+        assert_eq!(written(0, &[(opcode_at, opcode::IBV_WC_RDMA_WRITE)]), success);
+        let received = written(0, &[(opcode_at, opcode::IBV_WC_RECV_RDMA_WITH_IMM), immediate]);
+        assert_eq!(received, Completion { immediate: Some(0x1234), ..success });
+        assert_eq!(written(12, &[(offset_of!(sys::ibv_wc, vendor_err), 0x81)]), Completion { status: 12, vendor: 0x81, ..success });
     }
 
     #[test]
