@@ -74,8 +74,22 @@ struct DeviceList {
     len: usize,
 }
 
+/// Has a process that forks keep its registered pages, and the queues of its devices: without it, on kernels that do not copy pinned
+/// pages, the first write after a fork moves the page away from under the device. Must come before everything else.
+fn survive_forks() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: takes nothing, and leaves it at a refusal when somebody else has used the library already.
+        let code = unsafe { sys::ibv_fork_init() };
+        if let Err(refused) = checked("ibv_fork_init", code) {
+            tracing::info!("{refused}: {}; a process that forks may lose what devices write", refused.cause);
+        }
+    });
+}
+
 impl DeviceList {
     fn new() -> Outcome<Self> {
+        survive_forks();
         let mut len = 0;
         // SAFETY: `len` is written before the call returns and not kept.
         let first = unsafe { sys::ibv_get_device_list(&mut len) };
