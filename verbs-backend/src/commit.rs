@@ -6,6 +6,7 @@ use crate::device::{RailDevice, Shared, failed, message_bytes};
 use crate::ffi::{Patience, Region, Route, SendList};
 use crate::gid::{self, Gid};
 use crate::memory::Memory;
+use crate::options::Options;
 use crate::plan::{self, Addressed, Limits, Packing};
 use crate::progress::{Expected, Lane, Packed, Partner, Segment, VerbsCommitted};
 use crate::window::{Key, VerbsWindow};
@@ -181,7 +182,7 @@ impl<'a> Making<'a> {
                     connected: engine.current(peer, rail).map(|there| (there.pair.number(), there.peer_number)),
                     ethernet: device.state.ethernet,
                     lid: device.state.lid,
-                    mtu_bytes: device.state.mtu_bytes,
+                    mtu_bytes: mtu_bytes(device, &self.shared.options),
                     gids: device.gids.clone(),
                 }
             });
@@ -404,6 +405,11 @@ fn first_packet() -> Result<u32> {
     Ok(u32::from_le_bytes(bytes) >> 8)
 }
 
+/// The most bytes of a packet that this side would send. Both ends of a connection must use the same.
+fn mtu_bytes(device: &RailDevice, options: &Options) -> u32 {
+    options.mtu_bytes.map_or(device.state.mtu_bytes, |most| most.min(device.state.mtu_bytes))
+}
+
 /// How to reach a partner's port.
 fn route(shared: &Shared, device: &RailDevice, peer: Rank, theirs: &RailCard) -> Result<Route> {
     if device.state.ethernet != theirs.ethernet {
@@ -437,7 +443,7 @@ fn route(shared: &Shared, device: &RailDevice, peer: Rank, theirs: &RailCard) ->
     let options = &shared.options;
     Ok(Route {
         port: device.port,
-        mtu_bytes: device.state.mtu_bytes.min(theirs.mtu_bytes).min(options.mtu_bytes.unwrap_or(u32::MAX)),
+        mtu_bytes: mtu_bytes(device, options).min(theirs.mtu_bytes),
         peer_number: 0,
         first_packet: 0,
         peer_lid: theirs.lid,
