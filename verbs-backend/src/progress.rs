@@ -248,7 +248,6 @@ impl State {
     /// The error of an epoch that lacks something a broken connection should have brought.
     #[cold]
     fn failure(&self, shared: &Shared, engine: &Engine) -> Option<Error> {
-        let departed = shared.boot.departed();
         let of_arrival = |expected: &Expected| {
             let partner = self.partners.iter().find(|partner| partner.rank == expected.origin)?;
             let slot = engine.slot(expected.slot);
@@ -257,9 +256,12 @@ impl State {
         };
         let arrivals = self.expected.iter().filter_map(of_arrival);
         let lanes = self.lanes.iter().filter(|lane| !self.is_complete(lane, engine)).map(|lane| (lane.connection, lane.slot));
+        // Most often what broke is another queue's: then the network is not looked at, and this queue stays as fast as it is.
+        let mut departed = None;
         arrivals.chain(lanes).find_map(|(id, slot)| {
             let connection = engine.connection(id);
             let failure = connection.failure?;
+            let departed = departed.get_or_insert_with(|| shared.boot.departed());
             // Of who has gone, or has closed the queue, the core knows and says more.
             let explained = engine.slot(slot).any_closed() || departed.iter().any(|(rank, _)| *rank == connection.peer);
             let patient = (explained || failure.cause.may_be_a_death()) && failure.at.elapsed() < BROKEN_OR_DEAD;
