@@ -267,7 +267,8 @@ impl RmaQueue<Ready> {
     /// ```
     #[inline]
     pub fn start_after(&mut self, arrived: Arrived<'_>) -> Result<InFlight<'_>> {
-        arrived.queue.release(true);
+        // Another Comm has other connections, and nothing of this start goes over them.
+        arrived.queue.release(Rc::ptr_eq(&arrived.queue.comm, &self.state.comm));
         if let Err(error) = self.state.start() {
             // Nothing went out that could have taken the credit along.
             arrived.queue.advance();
@@ -366,5 +367,104 @@ impl Drop for Ready {
             }
             self.comm.retire(self.id, active, self.parts.iter().map(|part| part.window.clone()).collect());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::{Backend, Caps, Chain, Committed, Missing, Progress, WindowMem, WindowSpec};
+    use crate::bootstrap::threads;
+    use crate::shm::{ShmBackend, ThreadSpace};
+    use crate::{Bootstrap, Comm, Config, Deadline, Ready};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+    /// Shared memory that counts the credits which it was allowed to hold back.
+    struct Counting(ShmBackend, Arc<AtomicU32>);
+
+    impl Backend for Counting {
+        fn caps(&self) -> &Caps {
+            self.0.caps()
+        }
+
+        fn register(&self, window: &WindowSpec<'_>) -> Result<Arc<dyn WindowMem>> {
+            self.0.register(window)
+        }
+
+        fn commit(&self, chain: Arc<Chain>, boot: &dyn Bootstrap, deadline: Deadline) -> Result<Box<dyn Committed>> {
+            Ok(Box::new(CountingCommitted(self.0.commit(chain, boot, deadline)?, self.1.clone())))
+        }
+    }
+
+    struct CountingCommitted(Box<dyn Committed>, Arc<AtomicU32>);
+
+    impl Committed for CountingCommitted {
+        #[allow(unsafe_code, reason = "takes over a contract")]
+        unsafe fn start(&mut self, epoch: Epoch) -> Result<()> {
+            // SAFETY: the caller's promise.
+            unsafe { self.0.start(epoch) }
+        }
+
+        fn poll(&mut self, rounds: u32) -> Result<Progress> {
+            self.0.poll(rounds)
+        }
+
+        fn grant(&mut self, epoch: Epoch) -> Result<()> {
+            self.0.grant(epoch)
+        }
+
+        fn grant_with_start(&mut self, epoch: Epoch) -> Result<()> {
+            self.1.fetch_add(1, Relaxed);
+            self.0.grant(epoch)
+        }
+
+        fn park(&mut self, turn: u32, limit: Duration) {
+            self.0.park(turn, limit);
+        }
+
+        fn missing(&self) -> Vec<Missing> {
+            self.0.missing()
+        }
+
+        fn close(&mut self) {
+            self.0.close();
+        }
+
+        fn unclosed(&self) -> Vec<Rank> {
+            self.0.unclosed()
+        }
+
+        fn explain(&self) -> String {
+            self.0.explain()
+        }
+    }
+
+    fn alone(held_back: &Arc<AtomicU32>) -> Comm {
+        let config = Config::default();
+        let boot: Arc<dyn Bootstrap> = Arc::new(threads::group(1).pop().unwrap());
+        let shared_memory = ShmBackend::threads(ThreadSpace::new(1), Rank(0), &config);
+        Comm::over(Arc::new(Counting(shared_memory, held_back.clone())), boot, config).unwrap()
+    }
+
+    fn to_itself(comm: &Comm) -> RmaQueue<Ready> {
+        let window = comm.window_alloc(16).unwrap();
+        let mut queue = comm.queue_alloc(&window).unwrap();
+        queue.push(&comm.declare_write(&window, 0, &window, 8, 8, 0u32).unwrap()).unwrap();
+        queue.add_origin(0u32).unwrap();
+        queue.commit().unwrap()
+    }
+
+    #[test]
+    fn a_credit_is_held_back_only_for_a_start_on_the_same_comm() {
+        let held_back = Arc::new(AtomicU32::new(0));
+        let (comm, other) = (alone(&held_back), alone(&held_back));
+        let (mut ping, mut pong, mut elsewhere) = (to_itself(&comm), to_itself(&comm), to_itself(&other));
+        let arrived = ping.start().unwrap().wait().unwrap();
+        drop(elsewhere.start_after(arrived).unwrap().wait().unwrap());
+        assert_eq!(held_back.load(Relaxed), 0);
+        let arrived = ping.start().unwrap().wait().unwrap();
+        drop(pong.start_after(arrived).unwrap().wait().unwrap());
+        assert_eq!(held_back.load(Relaxed), 1);
     }
 }
