@@ -83,9 +83,9 @@ struct RunArgs {
     /// No networks and no RDMA devices
     #[arg(long, conflicts_with_all = ["ranks", "rails", "rate", "loss"])]
     no_lab: bool,
-    /// Processors of each machine [default: 2, or 1 with two machines]
-    #[arg(long, value_name = "N")]
-    cpus: Option<u32>,
+    /// Processors of each machine
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    cpus: u32,
     /// Memory of each machine, in MiB
     #[arg(long, value_name = "MIB", default_value_t = 1024)]
     memory: u32,
@@ -124,7 +124,7 @@ impl RunArgs {
     fn job(self) -> Result<Job> {
         let mut job = Job::new(self.command)?;
         job.machines = self.machines;
-        job.cpus = self.cpus.unwrap_or(if self.machines == 1 { 2 } else { 1 });
+        job.cpus = self.cpus;
         job.memory_mib = self.memory;
         job.timeout = Duration::from_secs(self.timeout);
         job.env = self.env;
@@ -172,8 +172,8 @@ mod tests {
     }
 
     #[test]
-    fn two_machines_have_a_processor_each() {
-        assert_eq!(job("run --machines 2 -- prog").unwrap().cpus, 1);
+    fn two_machines_have_two_processors_each() {
+        assert_eq!(job("run --machines 2 -- prog").unwrap().cpus, 2);
         assert_eq!(job("run --machines 2 --cpus 3 -- prog").unwrap().cpus, 3);
         assert_eq!(job("run --no-lab -- prog").unwrap().lab, None);
     }
