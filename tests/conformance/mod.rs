@@ -2,6 +2,7 @@
 //! Owns the table of bodies. A body knows no backend; what it draws at random it draws from the seed, alike on every rank.
 #![deny(unsafe_code)]
 
+pub mod after;
 pub mod check;
 pub mod commit;
 pub mod credits;
@@ -74,6 +75,16 @@ macro_rules! for_each_body {
                 credits::a_credit_travels_while_its_target_waits_for_another_queue;
             a_cleared_queue_blocks_its_rivals_until_its_partners_clear_it: 2,
                 credits::a_cleared_queue_blocks_its_rivals_until_its_partners_clear_it;
+            two_buffers_that_start_after_each_other_keep_every_byte: 1,
+                after::two_buffers_that_start_after_each_other_keep_every_byte;
+            what_is_given_back_by_a_start_after_is_closed_again: 1, after::what_is_given_back_by_a_start_after_is_closed_again;
+            a_start_after_takes_over_the_ranges_that_it_gives_back: 1,
+                after::a_start_after_takes_over_the_ranges_that_it_gives_back;
+            a_ping_pong_of_starts_after_keeps_every_byte: 2, after::a_ping_pong_of_starts_after_keeps_every_byte;
+            a_start_after_that_is_refused_gives_the_credit_all_the_same: 2,
+                after::a_start_after_that_is_refused_gives_the_credit_all_the_same;
+            a_start_after_gives_credits_to_partners_it_does_not_write_to: 3,
+                after::a_start_after_gives_credits_to_partners_it_does_not_write_to;
             test_alone_completes_an_epoch: 1, queues::test_alone_completes_an_epoch;
             start_never_blocks: 2, queues::start_never_blocks;
             queues_and_windows_interleave: 1, queues::queues_and_windows_interleave;

@@ -112,6 +112,8 @@ fn delays_and_overtaking_rails_change_nothing() {
         "exposures_may_differ_between_ranks",
         "a_credit_travels_while_its_target_waits_for_another_queue",
         "a_wait_moves_on_the_other_queues_in_flight",
+        "two_buffers_that_start_after_each_other_keep_every_byte",
+        "a_ping_pong_of_starts_after_keeps_every_byte",
         "queues_in_flight_together_keep_their_epochs_apart",
         "test_alone_completes_an_epoch",
         "a_cleared_queue_is_committed_again",
