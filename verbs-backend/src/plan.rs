@@ -142,3 +142,241 @@ impl Building {
 fn len_bytes(write: &Write) -> u64 {
     write.pieces.iter().map(|piece| u64::from(piece.len_bytes)).sum()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fastrand::Rng;
+    use std::collections::HashMap;
+
+    /// The address and the key of the packing buffer.
+    const BUFFER: (u64, u32) = (0x7000_0000, 77);
+    const LIMITS: Limits = Limits { pieces: 16, inline_bytes: 128, message_bytes: 1 << 20 };
+
+    /// What is where: bytes by key and address, as a device looks at them.
+    type Memory = HashMap<(u32, u64), u8>;
+
+    /// The byte that a source has at first; what is nobody's source has none.
+    fn source_byte(key: u32, address: u64) -> u8 {
+        ((address ^ u64::from(key) << 48).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
+    }
+
+    /// What the puts must do, one after another, block by block and byte by byte.
+    fn oracle(puts: &[Addressed]) -> Memory {
+        let mut memory = Memory::new();
+        for put in puts {
+            for block in 0..put.source.count {
+                for byte in 0..put.source.block_bytes {
+                    let from = put.from + put.source.offset + block * put.source.stride + byte;
+                    let to = put.to + put.target.offset + block * put.target.stride + byte;
+                    memory.insert((put.to_key, to), source_byte(put.from_key, from));
+                }
+            }
+        }
+        memory
+    }
+
+    /// What a device makes of the writes, after the copies were made.
+    fn carried_out(puts: &[Addressed], packing: &Packing, writes: &[Write]) -> Memory {
+        let mut buffer: Vec<Option<u8>> = vec![None; packing.bytes];
+        for copy in &packing.copies {
+            for byte in 0..copy.len_bytes {
+                let address = copy.from + byte as u64;
+                // A copy has no key: the address must be in a source of one put.
+                let within = |put: &&Addressed| (put.from..put.from + SPACE).contains(&address);
+                let put = puts.iter().find(within).expect("a copy from nowhere");
+                let old = buffer[copy.at + byte].replace(source_byte(put.from_key, address));
+                assert_eq!(old, None, "two copies go to byte {} of the buffer", copy.at + byte);
+            }
+        }
+        let mut memory = Memory::new();
+        for write in writes {
+            let mut to = write.to_address;
+            for piece in &write.pieces {
+                for address in piece.address..piece.address + u64::from(piece.len_bytes) {
+                    let byte = match piece.key == BUFFER.1 {
+                        true => buffer[(address - BUFFER.0) as usize].expect("a byte of the buffer that was never filled"),
+                        false => source_byte(piece.key, address),
+                    };
+                    memory.insert((write.to_key, to), byte);
+                    to += 1;
+                }
+            }
+        }
+        memory
+    }
+
+    /// Windows are so far apart.
+    const SPACE: u64 = 1 << 20;
+
+    /// Puts between three windows here and two there. Targets may overlap: then the last put wins.
+    fn draw(rng: &mut Rng) -> Vec<Addressed> {
+        let mut puts: Vec<Addressed> = Vec::new();
+        for _ in 0..rng.usize(0..8) {
+            let (source_window, target_window) = (rng.u32(0..3), rng.u32(0..2));
+            let block_bytes = match rng.u32(0..4) {
+                0 => rng.u64(0..4),
+                1 => rng.u64(0..40),
+                2 => 250 + rng.u64(0..12),
+                _ => rng.u64(0..900),
+            };
+            let count = if rng.bool() { 1 } else { rng.u64(0..if block_bytes < 40 { 30 } else { 6 }) };
+            // Sources may overlap themselves; targets may not.
+            let stride = |rng: &mut Rng, least: u64| if rng.bool() { block_bytes } else { least + rng.u64(0..60) };
+            let source = Blocks { offset: rng.u64(0..500), block_bytes, count, stride: stride(rng, 0) };
+            let mut target = Blocks { offset: rng.u64(0..2000), block_bytes, count, stride: stride(rng, block_bytes) };
+            // Often it goes on where the last one ended, here and there.
+            let mut put = Addressed {
+                from: 0x1000_0000 + u64::from(source_window) * SPACE,
+                from_key: 10 + source_window,
+                source,
+                to: 0x4000_0000 + u64::from(target_window) * SPACE,
+                to_key: 20 + target_window,
+                target,
+            };
+            if let Some(last) = puts.last().filter(|_| rng.bool()) {
+                target.offset = last.target.span().end as u64;
+                (put.target, put.to, put.to_key) = (target, last.to, last.to_key);
+                if rng.bool() {
+                    put.source.offset = last.source.span().end as u64;
+                    (put.from, put.from_key) = (last.from, last.from_key);
+                }
+            }
+            puts.push(put);
+        }
+        puts
+    }
+
+    fn draw_limits(rng: &mut Rng) -> Limits {
+        let message_bytes = [1, 7, 64, 300, 1 << 20][rng.usize(0..5)];
+        Limits { pieces: rng.usize(1..=20), inline_bytes: [0, 8, 128][rng.usize(0..3)], message_bytes }
+    }
+
+    fn each_draw(check: impl Fn(&[Addressed], Limits, &Packing, &[Write])) {
+        for seed in 0..1000 {
+            let mut rng = Rng::with_seed(seed);
+            let (puts, limits) = (draw(&mut rng), draw_limits(&mut rng));
+            let packing = Packing::of(&puts, limits);
+            let writes = writes(&puts, &packing, BUFFER, limits);
+            let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| check(&puts, limits, &packing, &writes)));
+            assert!(outcome.is_ok(), "seed {seed}: {puts:?} within {limits:?} became {writes:?} after {packing:?}");
+        }
+    }
+
+    #[test]
+    fn every_byte_ends_where_the_puts_say_and_no_other_is_written() {
+        each_draw(|puts, _, packing, writes| assert!(carried_out(puts, packing, writes) == oracle(puts)));
+    }
+
+    #[test]
+    fn every_limit_of_a_queue_pair_is_kept() {
+        each_draw(|puts, limits, _, writes| {
+            assert!(!writes.is_empty(), "nothing to notify with");
+            let nothing = puts.iter().all(|put| put.source.is_empty());
+            for write in writes {
+                let len = len_bytes(write);
+                assert!(write.pieces.len() <= limits.pieces && len <= limits.message_bytes, "{write:?}");
+                assert_eq!(write.inline, len <= limits.inline_bytes && !nothing, "{write:?}");
+                assert!(write.pieces.iter().all(|piece| piece.len_bytes > 0), "an empty piece in {write:?}");
+                assert_eq!(write.pieces.is_empty(), nothing, "{write:?}");
+            }
+        });
+    }
+
+    #[test]
+    fn what_fits_into_one_write_is_not_two() {
+        each_draw(|_, limits, _, writes| {
+            for pair in writes.windows(2) {
+                let (first, next) = (&pair[0], pair[1].pieces[0]);
+                let last = first.pieces[first.pieces.len() - 1];
+                let goes_on_there = (first.to_key, first.to_address + len_bytes(first)) == (pair[1].to_key, pair[1].to_address);
+                let goes_on_here = (last.key, last.address + u64::from(last.len_bytes)) == (next.key, next.address);
+                let has_room = first.pieces.len() < limits.pieces || goes_on_here;
+                let fits = len_bytes(first) + u64::from(next.len_bytes) <= limits.message_bytes;
+                assert!(!(goes_on_there && has_room && fits), "{pair:?}");
+            }
+        });
+    }
+
+    #[test]
+    fn pieces_that_meet_here_and_there_are_one() {
+        each_draw(|_, limits, _, writes| {
+            for write in writes.iter().filter(|write| len_bytes(write) < limits.message_bytes) {
+                for pair in write.pieces.windows(2) {
+                    let end = pair[0].address + u64::from(pair[0].len_bytes);
+                    assert!((pair[0].key, end) != (pair[1].key, pair[1].address), "{write:?}");
+                }
+            }
+        });
+    }
+
+    #[test]
+    fn copies_fill_the_packing_buffer_to_the_last_byte() {
+        each_draw(|_, _, packing, _| {
+            let copied: usize = packing.copies.iter().map(|copy| copy.len_bytes).sum();
+            assert_eq!(copied, packing.bytes);
+            assert!(packing.copies.iter().all(|copy| copy.at + copy.len_bytes <= packing.bytes));
+            assert_eq!(packing.count() == 0, packing.bytes == 0);
+        });
+    }
+
+    fn put(source: Blocks, target: Blocks) -> Addressed {
+        Addressed { from: 0x1000_0000, from_key: 10, source, to: 0x4000_0000, to_key: 20, target }
+    }
+
+    /// From blocks with gaps into one range.
+    fn gathering(count: u64, block_bytes: u64) -> Addressed {
+        let source = Blocks { offset: 0, block_bytes, count, stride: 2 * block_bytes };
+        put(source, Blocks { offset: 8, stride: block_bytes, ..source })
+    }
+
+    fn planned(put: Addressed) -> (Packing, Vec<Write>) {
+        let packing = Packing::of(&[put], LIMITS);
+        let writes = writes(&[put], &packing, BUFFER, LIMITS);
+        (packing, writes)
+    }
+
+    #[test]
+    fn many_small_blocks_are_packed_into_one_write() {
+        for (count, bytes) in [(17, 256), (100, 8), (2, 256), (16, 9)] {
+            let (packing, writes) = planned(gathering(count, bytes));
+            assert_eq!((packing.count(), packing.copies.len(), writes.len()), (1, count as usize, 1), "{count} x {bytes}");
+            assert_eq!(writes[0].pieces, [Piece { address: BUFFER.0, len_bytes: (count * bytes) as u32, key: BUFFER.1 }]);
+        }
+    }
+
+    #[test]
+    fn large_blocks_and_few_bytes_are_gathered_by_the_device() {
+        for (count, bytes) in [(16, 257), (40, 257), (2, 64), (16, 8)] {
+            let (packing, writes) = planned(gathering(count, bytes));
+            assert_eq!((packing.count(), packing.bytes), (0, 0), "{count} x {bytes}");
+            assert_eq!(writes.len(), count.div_ceil(LIMITS.pieces as u64) as usize, "{count} x {bytes}");
+        }
+    }
+
+    #[test]
+    fn blocks_that_are_scattered_there_are_a_write_each() {
+        let target = Blocks { offset: 0, block_bytes: 8, count: 20, stride: 24 };
+        let (packing, writes) = planned(put(Blocks { offset: 0, block_bytes: 8, count: 20, stride: 16 }, target));
+        assert_eq!((packing.count(), writes.len()), (0, 20));
+        assert!(writes.iter().all(|write| write.inline));
+    }
+
+    #[test]
+    fn a_put_without_a_byte_is_one_write_without_a_piece() {
+        for empty in [Blocks::contiguous(5, 0), Blocks { offset: 5, block_bytes: 9, count: 0, stride: 9 }] {
+            let (packing, writes) = planned(put(empty, empty));
+            assert_eq!(packing, Packing { starts: vec![None], ..Packing::default() });
+            assert_eq!(writes, [Write { pieces: Vec::new(), to_address: 0, to_key: 0, inline: false }]);
+        }
+    }
+
+    #[test]
+    fn a_put_over_the_limit_of_a_message_goes_out_in_parts() {
+        let limits = Limits { message_bytes: 1000, ..LIMITS };
+        let puts = [put(Blocks::contiguous(0, 2500), Blocks::contiguous(64, 2500))];
+        let writes = writes(&puts, &Packing::of(&puts, limits), BUFFER, limits);
+        let parts: Vec<_> = writes.iter().map(|write| (write.to_address - 0x4000_0000, len_bytes(write))).collect();
+        assert_eq!(parts, [(64, 1000), (1064, 1000), (2064, 500)]);
+    }
+}
