@@ -11,7 +11,7 @@ use rma_tests::{BODIES, Body, body, faults};
 /// Checks promises of the library on the ranks of this job.
 #[derive(Debug, Parser)]
 struct Cli {
-    /// The promises, as --list has them. After each of several, rank 0 says so
+    /// The promises, as --list has them. After each of several, every rank says so
     #[arg(required_unless_present = "list", value_name = "BODY")]
     bodies: Vec<String>,
     /// What is drawn at random is drawn from this number, alike on every rank
@@ -44,9 +44,7 @@ fn main() -> anyhow::Result<()> {
             outcome.with_context(|| format!("{} of {size}, {name} --seed {}", comm.rank(), cli.seed))?;
             if bodies.len() > 1 {
                 comm.barrier().with_context(|| format!("{} of {size}, after {name}", comm.rank()))?;
-                if comm.rank().0 == 0 {
-                    println!("passed: {name}");
-                }
+                println!("passed: {name}");
             }
         }
         Ok(())

@@ -31,7 +31,7 @@ pub(crate) struct Job {
     pub(crate) env: Vec<(String, String)>,
     /// A rank with another `RMA_VERBS_TIMEOUT` than the others.
     pub(crate) timeout_of: Option<(u32, u8)>,
-    /// The ranks that are started in this machine, and where rank 0 listens, if not all of them are.
+    /// The rank that is started in this machine, and where rank 0 listens, if not all of them are.
     pub(crate) part: Option<(u32, String)>,
     pub(crate) deadline: Duration,
 }
@@ -69,7 +69,7 @@ impl Job {
         let mut command = Command::new(beside("rma")?);
         command.args(["run", "-n", &self.ranks.to_string(), "--grace", "20"]);
         if let Some((rank, root)) = &self.part {
-            command.args(["--part", &rank.to_string(), "--root", root]);
+            command.args(["--part", &format!("{rank}-{rank}"), "--root", root]);
         }
         let [program, arguments @ ..] = self.program.as_slice() else { bail!("bug: a job without a program") };
         command.arg("--");

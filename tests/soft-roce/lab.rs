@@ -80,6 +80,11 @@ pub(crate) fn interface_up(rank: u32, rail: u16) -> Result<()> {
     run(LAB, &["up", &rank.to_string(), &rail.to_string()]).map(drop)
 }
 
+/// A machine ends as if its power had failed.
+pub(crate) fn kill_machine(machine: u32) -> Result<()> {
+    run(LAB, &["kill-machine", &machine.to_string()]).map(drop)
+}
+
 /// What each device holds for processes: queue pairs, completion queues, protection domains, regions.
 pub(crate) type Held = BTreeMap<String, BTreeMap<String, u64>>;
 

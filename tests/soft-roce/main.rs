@@ -10,10 +10,11 @@ mod keys;
 mod lab;
 mod links;
 mod lives;
+mod pair;
 mod receives;
 mod report;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use clap::{Parser, Subcommand};
 use report::Report;
 use rma::Comm;
@@ -42,6 +43,12 @@ enum Group {
     },
     /// Links, receives, keys and processes that fail, on a lab of 4 ranks and 4 rails
     Faults,
+    /// Every promise between two machines, on so many rails, in `cargo xtask vm run --machines 2`
+    Pair {
+        /// Rails, as in 1,4
+        #[arg(long, value_delimiter = ',', default_value = "1")]
+        rails: Vec<u32>,
+    },
     /// One rank of such a case; for `rma run`
     #[command(hide = true)]
     Rank { case: String },
@@ -52,9 +59,13 @@ fn main() -> anyhow::Result<ExitCode> {
     if let Group::Rank { case } = &cli.group {
         rma_verbs::offer();
         keys::offer();
-        let case = faults::CASES.iter().find(|known| known.name == case).with_context(|| format!("no case is named {case:?}"))?;
+        let run = match faults::CASES.iter().find(|known| known.name == case) {
+            Some(case) => case.run,
+            None if case == pair::A_KILLED_MACHINE => pair::a_machine_whose_power_fails_is_named_by_who_waits_for_it,
+            None => bail!("no case is named {case:?}"),
+        };
         let comm = Comm::from_env()?;
-        (case.run)(&comm).with_context(|| format!("{}, {}", comm.rank(), case.name))?;
+        run(&comm).with_context(|| format!("{}, {case}", comm.rank()))?;
         return Ok(ExitCode::SUCCESS);
     }
     lab::is_here()?;
@@ -63,13 +74,14 @@ fn main() -> anyhow::Result<ExitCode> {
         Group::Conformance { ranks, rails } => {
             for shape in ranks.iter().flat_map(|&ranks| rails.iter().map(move |&rails| (ranks, rails))) {
                 let before = lab::held()?;
-                conformance::run(&mut report, shape);
+                conformance::run(&mut report, shape, None);
                 conformance::run_with_delays(&mut report, shape);
                 let name = format!("{}::nothing_is_left_in_the_devices", conformance::name(shape));
                 report.test(&name, || lab::all_is_given_back(&before));
             }
         }
         Group::Faults => faults::run(&mut report),
+        Group::Pair { rails } => pair::run(&mut report, &rails)?,
         Group::Rank { .. } => unreachable!("bug: a rank is no group of tests"),
     }
     Ok(report.close())

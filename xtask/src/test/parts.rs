@@ -11,7 +11,7 @@ pub(super) const fn minutes(n: u64) -> Duration {
     Duration::from_secs(n * 60)
 }
 
-pub(super) const ALL: [Part; 15] = [
+pub(super) const ALL: [Part; 16] = [
     Part { name: "fmt", about: "the code is formatted", limit: minutes(2), body: fmt },
     Part { name: "clippy", about: "no warning of the compiler or of clippy", limit: minutes(15), body: clippy },
     Part { name: "docs", about: "the documentation builds without a warning", limit: minutes(10), body: docs },
@@ -34,6 +34,12 @@ pub(super) const ALL: [Part; 15] = [
         about: "the semantics over RDMA devices of an emulated machine",
         limit: minutes(30),
         body: soft_roce::conformance,
+    },
+    Part {
+        name: "soft-roce-pair",
+        about: "the semantics over RDMA devices of two emulated machines; one that fails",
+        limit: minutes(30),
+        body: soft_roce::pair,
     },
     Part {
         name: "soft-roce-faults",

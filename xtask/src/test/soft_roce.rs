@@ -19,6 +19,11 @@ pub(super) fn conformance(steps: &mut Steps) -> Result<Outcome> {
     inside(steps, LAB, 1, &["conformance", "--ranks", "2,4", "--rails", "1,4"])
 }
 
+/// Every promise between two machines, on 1 and on 4 rails, and the end of one of them.
+pub(super) fn pair(steps: &mut Steps) -> Result<Outcome> {
+    inside(steps, Lab { ranks: 2, ..LAB }, 2, &["pair", "--rails", "1,4"])
+}
+
 /// What goes wrong on purpose.
 pub(super) fn faults(steps: &mut Steps) -> Result<Outcome> {
     inside(steps, LAB, 1, &["faults"])
@@ -37,7 +42,6 @@ fn inside(steps: &mut Steps, lab: Lab, machines: u32, arguments: &[&str]) -> Res
     let mut job = Job::new(command)?;
     job.lab = Some(lab);
     job.machines = machines;
-    job.cpus = if machines == 1 { 2 } else { 1 };
     job.memory_mib = MEMORY_MIB;
     job.timeout = steps.left();
     println!("$ cargo xtask vm run .. -- rma-soft-roce {}", arguments.join(" "));
