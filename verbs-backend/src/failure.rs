@@ -31,13 +31,23 @@ pub(crate) enum Breakdown {
 }
 
 const WR_FLUSH: u32 = 5;
+const REMOTE_INVALID: u32 = 9;
+const REMOTE_ACCESS: u32 = 10;
+const REMOTE_OPERATION: u32 = 11;
 const RETRY_EXCEEDED: u32 = 12;
 const RNR_RETRY_EXCEEDED: u32 = 13;
 
 impl Breakdown {
-    /// Whether it may be only the trace of a peer that died, of which the bootstrap will tell.
+    /// Whether it may be only the trace of a peer that died, of which the bootstrap will tell. The system takes the newest objects of
+    /// a dead process away first: a window made after the first commit goes before the queue pairs, and a write to it is refused.
     pub(crate) fn may_be_a_death(self) -> bool {
-        matches!(self, Self::Severed | Self::Completion { status: WR_FLUSH | RETRY_EXCEEDED, .. })
+        match self {
+            Self::Severed => true,
+            Self::Completion { status, .. } => {
+                matches!(status, WR_FLUSH | REMOTE_INVALID | REMOTE_ACCESS | REMOTE_OPERATION | RETRY_EXCEEDED)
+            }
+            Self::Post { .. } | Self::Nonsense(_) => false,
+        }
     }
 
     /// Whether another completion of the same connection may say more.
@@ -55,9 +65,9 @@ fn name(status: u32) -> &'static str {
         WR_FLUSH => "work request flushed",
         7 => "bad response",
         8 => "local access error",
-        9 => "remote invalid request",
-        10 => "remote access error",
-        11 => "remote operation error",
+        REMOTE_INVALID => "remote invalid request",
+        REMOTE_ACCESS => "remote access error",
+        REMOTE_OPERATION => "remote operation error",
         RETRY_EXCEEDED => "transport retry counter exceeded",
         RNR_RETRY_EXCEEDED => "receiver-not-ready retry counter exceeded",
         16 => "remote aborted",
@@ -75,11 +85,11 @@ fn likely(status: u32) -> &'static str {
         }
         4 | 8 => "the source is not registered here any more, or was unmapped",
         WR_FLUSH => "the peer ended the connection after an error of its own, or died; its output says which",
-        9 | 10 => {
+        REMOTE_INVALID | REMOTE_ACCESS => {
             "the peer's device refused the write: the key or the range is none of its windows'; a window was freed while \
                    others write it, or the ranks run different programs"
         }
-        11 => "the peer's device could not carry the write out",
+        REMOTE_OPERATION => "the peer's device could not carry the write out",
         RETRY_EXCEEDED => {
             "the peer's device did not answer: its machine or process is gone, the link or a switch is down or loses much, or the \
              MTU of the path is too small; look at `rdma link` and `rma info` on both sides, and raise RMA_VERBS_TIMEOUT for slow \
@@ -99,5 +109,21 @@ pub(crate) fn error(breakdown: Breakdown, peer: Rank, rail: Rail, device: &str, 
         backend: crate::NAME,
         doing: format!("the connection with {peer} on {rail} ({device}) broke with {queue} at {epoch}"),
         cause: Box::new(breakdown),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_write_refused_by_a_window_that_has_just_gone_may_be_the_trace_of_a_death() {
+        let may = |status| Breakdown::Completion { status, vendor: 0 }.may_be_a_death();
+        for status in [WR_FLUSH, REMOTE_INVALID, REMOTE_ACCESS, REMOTE_OPERATION, RETRY_EXCEEDED] {
+            assert!(may(status), "{}", name(status));
+        }
+        for status in [1, 2, 4, 8, RNR_RETRY_EXCEEDED] {
+            assert!(!may(status), "{}", name(status));
+        }
     }
 }
