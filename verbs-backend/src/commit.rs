@@ -1,7 +1,7 @@
 //! What a queue becomes: connections with every partner, slots for what they tell, and prebuilt lists of requests.
 //! Owns the cards that partners exchange, and the checks on them; the hot path is in `progress`.
 
-use crate::connection::{Connection, ConnectionId, RECEIVES_AT_ONCE};
+use crate::connection::{Connection, ConnectionId, NOTICES, RECEIVES_AT_ONCE};
 use crate::device::{RailDevice, Shared, failed, message_bytes};
 use crate::ffi::{Patience, Region, Route, SendList};
 use crate::gid::{self, Gid};
@@ -334,7 +334,8 @@ impl<'a> Making<'a> {
             packed = Some(Packed { puts: packing.count(), copies: packing.copies.as_slice().into(), buffer: memory });
         }
         let writes = plan::writes(&addressed, &packing, buffer, limits);
-        let longest = (depths.sends as usize / 2).max(1);
+        // Two lists fit at once, with the room that is kept for notices.
+        let longest = (depths.sends.saturating_sub(NOTICES) as usize / 2).max(1);
         let lists = writes.chunks(longest).count();
         let segments = writes.chunks(longest).enumerate().map(|(at, writes)| Segment {
             list: SendList::new(Connection::request_id(id), writes, at + 1 == lists, sources.clone()),
@@ -422,6 +423,13 @@ fn route(shared: &Shared, device: &RailDevice, peer: Rank, theirs: &RailCard) ->
     let chosen = gid::choose(&device.gids, &theirs.gids);
     // Within one InfiniBand subnet local numbers are enough.
     let local = !device.state.ethernet && chosen.is_none_or(|(own, peer)| own.address[..8] == peer.address[..8]);
+    if let Some((own, to)) = chosen.filter(|_| !device.state.ethernet && !local) {
+        return Err(Error::Launch(format!(
+            "{} of {} ({own}) and the same rail of {peer} ({to}) are in different InfiniBand subnets, and routes between those are not \
+             known here; name ports of one subnet with RMA_VERBS_DEVICES",
+            device.name, shared.rank
+        )));
+    }
     let global = match chosen {
         _ if local => None,
         Some((own, to)) => {

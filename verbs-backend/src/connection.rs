@@ -5,7 +5,7 @@ use crate::failure::{Breakdown, Failure};
 use crate::ffi::{Depths, QueuePair, Refused, SendList};
 use rma::{Rail, Rank};
 use std::collections::VecDeque;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Its place in the engine's table, never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -53,7 +53,16 @@ pub(crate) struct Connection {
     backlog: VecDeque<u32>,
     /// Receives that were used and are not posted again yet.
     used_receives: u32,
+    /// Since when somebody has been waiting for the peer, as far as nothing has come meanwhile.
+    awaited_since: Option<Instant>,
 }
+
+/// What is kept of the room for notices, so that a credit need not wait for long lists.
+pub(crate) const NOTICES: u32 = 4;
+
+/// After so long without a sign of a peer that is waited for, it is asked for one. A connection that has broken at the other end only
+/// shows in what is sent over it.
+const SILENCE: Duration = Duration::from_secs(1);
 
 /// So many receives are posted again at once.
 pub(crate) const RECEIVES_AT_ONCE: u32 = 8;
@@ -78,6 +87,7 @@ impl Connection {
             on_way: VecDeque::with_capacity(SIGNALED as usize),
             backlog: VecDeque::with_capacity(SIGNALED as usize),
             used_receives: 0,
+            awaited_since: None,
         }
     }
 
@@ -88,8 +98,25 @@ impl Connection {
 
     /// Whether a list of so many requests may be posted now.
     pub(crate) fn has_room(&self, requests: u32) -> bool {
-        // One of each is kept for notices.
-        self.failure.is_none() && self.free > requests && self.on_way.len() + 1 < SIGNALED as usize
+        self.failure.is_none() && self.free >= requests + NOTICES && self.on_way.len() + (NOTICES as usize) < SIGNALED as usize
+    }
+
+    fn has_room_for_notice(&self) -> bool {
+        self.failure.is_none() && self.free > 0 && self.on_way.len() < SIGNALED as usize
+    }
+
+    /// Called again and again while something of the peer is waited for: asks for a sign of it when none has come for a while.
+    pub(crate) fn probe(&mut self) {
+        let since = *self.awaited_since.get_or_insert_with(Instant::now);
+        if since.elapsed() < SILENCE || !self.is_idle() || !self.has_room_for_notice() {
+            return;
+        }
+        self.free -= 1;
+        self.unsignaled += 1;
+        self.on_way.push_back(Batch { requests: std::mem::take(&mut self.unsignaled), owner: None });
+        if let Err(refused) = self.pair.post_probe(Self::request_id(self.id)) {
+            self.refused(&refused);
+        }
     }
 
     /// Posts a list that [`has_room`](Self::has_room) for.
@@ -114,7 +141,7 @@ impl Connection {
         if self.failure.is_some() {
             return;
         }
-        if !self.backlog.is_empty() || !self.has_room(0) {
+        if !self.backlog.is_empty() || !self.has_room_for_notice() {
             self.backlog.push_back(immediate);
             return;
         }
@@ -141,6 +168,7 @@ impl Connection {
     /// A notice has come in; now and then the receives that notices use up are posted again.
     #[inline]
     pub(crate) fn received(&mut self) {
+        self.awaited_since = None;
         self.used_receives += 1;
         if self.used_receives == RECEIVES_AT_ONCE {
             self.used_receives = 0;
@@ -153,10 +181,11 @@ impl Connection {
     /// A signaled request is complete. Returns whose it was.
     #[inline]
     pub(crate) fn completed(&mut self) -> Owner {
+        self.awaited_since = None;
         let batch = self.on_way.pop_front()?;
         self.free += batch.requests;
         while !self.backlog.is_empty()
-            && self.has_room(0)
+            && self.has_room_for_notice()
             && let Some(immediate) = self.backlog.pop_front()
         {
             self.send(immediate, true);

@@ -9,6 +9,7 @@ use crate::{NAME, commit, window};
 use rma::backend::{Backend, Caps, Chain, Committed, WindowMem, WindowSpec};
 use rma::bootstrap::Objection;
 use rma::{Bootstrap, Config, Deadline, Error, Hosts, Rank, Result};
+use serde::{Deserialize, Serialize};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -31,6 +32,14 @@ pub(crate) struct Shared {
     /// Only ever contended by a program that moves parts of a rank between threads.
     engine: Mutex<Engine>,
     pub(crate) rails: Vec<RailDevice>,
+}
+
+/// What ranks tell each other of their devices.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct Card {
+    rails: u16,
+    /// The most that every device can register at once.
+    window_bytes: u64,
 }
 
 /// A port that is a rail.
@@ -78,22 +87,31 @@ impl VerbsBackend {
         if let Some(Objection { rank, reason }) = objection? {
             return Err(Error::CollectiveFailed { call: "opening the RDMA devices", rank, reason });
         }
-        let counts = boot.allgather(&(rails.len() as u16).to_le_bytes(), deadline)?;
-        let mine = (rails.len() as u16).to_le_bytes();
-        if let Some((peer, theirs)) = (0..).map(Rank).zip(&counts).find(|(_, count)| **count != mine) {
-            let theirs = theirs.as_slice().try_into().map(u16::from_le_bytes).unwrap_or_default();
-            return Err(Error::Launch(format!(
-                "{} has {} rails and {peer} has {theirs}: rail r of one goes to rail r of the other, so give all ranks as many with \
-                 RMA_RAILS, or name their ports with RMA_VERBS_DEVICES",
-                boot.rank(),
-                rails.len()
-            )));
+        let window_bytes = rails.iter().map(|rail| rail.limits.region_bytes).min().unwrap_or(0);
+        let mine = Card { rails: rails.len() as u16, window_bytes };
+        let card = postcard::to_stdvec(&mine).expect("bug: a card cannot be encoded");
+        let mut caps = Caps::new(NAME, mine.rails);
+        for (peer, theirs) in (0..).map(Rank).zip(boot.allgather(&card, deadline)?) {
+            let theirs: Card = postcard::from_bytes(&theirs).map_err(|cause| Error::Malformed {
+                what: "card of devices",
+                from: peer.to_string(),
+                reason: cause.to_string(),
+            })?;
+            if theirs.rails != mine.rails {
+                return Err(Error::Launch(format!(
+                    "{} has {} rails and {peer} has {}: rail r of one goes to rail r of the other, so give all ranks as many with \
+                     RMA_RAILS, or name their ports with RMA_VERBS_DEVICES",
+                    boot.rank(),
+                    mine.rails,
+                    theirs.rails
+                )));
+            }
+            // The same limit on every rank, as all must refuse a window or none.
+            caps.max_window_bytes = caps.max_window_bytes.min(theirs.window_bytes);
         }
         let crowded = hosts.crowded();
-        let mut caps = Caps::new(NAME, rails.len() as u16);
         caps.rails_work_in_parallel = rails.len() > 1;
         caps.polls_per_look = if crowded { POLLS_WHEN_CROWDED } else { POLLS_WITH_A_CORE_EACH };
-        caps.max_window_bytes = rails.iter().map(|rail| rail.limits.region_bytes).fold(caps.max_window_bytes, u64::min);
         let shared = Shared {
             rank: boot.rank(),
             options,

@@ -62,17 +62,15 @@ impl Engine {
     /// Takes all that has come in, rail by rail. True if there was anything.
     #[inline]
     pub(crate) fn drain(&mut self, rails: &[RailDevice]) -> bool {
-        let mut out = [Completion { id: 0, status: 0, vendor: 0, immediate: None }; BATCH];
         let mut any = false;
         self.first_rail = if self.first_rail + 1 < rails.len() { self.first_rail + 1 } else { 0 };
         for rail in (self.first_rail..rails.len()).chain(0..self.first_rail) {
             // Who gives a peer up has looked once more, and must then have seen what the peer did last, behind all others.
             for _ in 0..MOST_BATCHES {
-                match rails[rail].completions.poll(&mut out) {
+                match rails[rail].completions.poll(|completion| self.take(&completion)) {
                     Ok(0) => break,
                     Ok(count) => {
                         any = true;
-                        out[..count].iter().for_each(|completion| self.take(completion));
                         if count < BATCH {
                             break;
                         }
@@ -308,8 +306,27 @@ impl Engine {
             }
             shared.rails[usize::from(connection.rail.0)].give_room_back(connection.depths.completions());
             self.connections[id.0 as usize] = None;
+            self.give_back_unreachable_slots();
             self.any_failed = self.connections.iter().flatten().any(|connection| connection.failure.is_some());
         }
+    }
+
+    /// Gives back the abandoned slots whose partner cannot close any more, as its ways have gone.
+    fn give_back_unreachable_slots(&mut self) {
+        let is_there = |id: &ConnectionId| self.connections[id.0 as usize].is_some();
+        let is_quiet = |slot: &Slot| {
+            slot.ways.iter().zip(&slot.closed).all(|(way, closed)| closed.is_some() || !way.as_ref().is_some_and(is_there))
+        };
+        let unreachable = |slot: &Option<Slot>| slot.as_ref().is_some_and(|slot| slot.abandoned && is_quiet(slot));
+        let indices: Vec<_> = (0..).zip(&self.slots).filter(|(_, slot)| unreachable(slot)).map(|(index, _)| index).collect();
+        indices.into_iter().for_each(|index| self.give_back_slot(index));
+    }
+
+    /// Finds out whether a partner is still there of whom nothing has come for a while.
+    pub(crate) fn probe(&mut self, id: ConnectionId) {
+        let connection = self.connection_mut(id);
+        connection.probe();
+        self.any_failed |= connection.failure.is_some();
     }
 
     /// Ends all connections with a peer that has gone.

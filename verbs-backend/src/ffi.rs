@@ -416,19 +416,16 @@ impl CompletionQueue {
 
     /// Takes what has come, at most [`BATCH`], and says how many.
     #[inline]
-    pub(crate) fn poll(&self, out: &mut [Completion; BATCH]) -> Outcome<usize> {
+    pub(crate) fn poll(&self, mut take: impl FnMut(Completion)) -> Outcome<usize> {
         let mut raw = [const { MaybeUninit::<sys::ibv_wc>::uninit() }; BATCH];
         // SAFETY: a queue that is alive; at most BATCH entries are written before the call returns.
         let count = unsafe { sys::ibv_poll_cq(self.raw.as_ptr(), BATCH as i32, raw.as_mut_ptr().cast()) };
-        if count == 0 {
-            return Ok(0);
-        }
         let Ok(count) = usize::try_from(count) else {
             return Err(Refused { call: "ibv_poll_cq", cause: io::Error::from_raw_os_error(libc::EIO) });
         };
-        for (raw, out) in raw.iter().zip(out.iter_mut()).take(count) {
+        for raw in raw.iter().take(count) {
             // SAFETY: one of the entries that were written.
-            *out = unsafe { completion(raw.as_ptr()) };
+            take(unsafe { completion(raw.as_ptr()) });
         }
         Ok(count)
     }
@@ -658,6 +655,17 @@ impl QueuePair {
         checked("ibv_post_send", unsafe { sys::ibv_post_send(self.raw.as_ptr(), &mut request, &mut refused) })
     }
 
+    /// Sends a write without a byte and without an immediate: nobody hears of it, but it fails if the other end is gone.
+    pub(crate) fn post_probe(&self, id: u64) -> Outcome<()> {
+        let mut request = no_request();
+        request.wr_id = id;
+        request.opcode = sys::ibv_wr_opcode::IBV_WR_RDMA_WRITE;
+        request.send_flags = SIGNALED;
+        let mut refused = std::ptr::null_mut();
+        // SAFETY: a queue pair that is alive; the request is read before the call returns, and names no memory.
+        checked("ibv_post_send", unsafe { sys::ibv_post_send(self.raw.as_ptr(), &mut request, &mut refused) })
+    }
+
     /// Posts a whole list.
     ///
     /// # Safety
@@ -668,7 +676,7 @@ impl QueuePair {
         let mut refused = std::ptr::null_mut();
         // SAFETY: a queue pair that is alive; a list whose links point into itself, read before the call returns, and whose
         // sources it keeps registered; the rest is the caller's promise.
-        checked("ibv_post_send", unsafe { sys::ibv_post_send(self.raw.as_ptr(), list.requests.as_mut_ptr(), &mut refused) })
+        checked("ibv_post_send", unsafe { sys::ibv_post_send(self.raw.as_ptr(), list.request(0), &mut refused) })
     }
 }
 
@@ -712,14 +720,14 @@ pub(crate) struct Write {
 
 /// Linked write requests, ready to be posted again and again. Only the last is signaled.
 pub(crate) struct SendList {
-    requests: Box<[sys::ibv_send_wr]>,
-    /// What the requests point to.
-    _pieces: Box<[sys::ibv_sge]>,
+    /// Both are owned, and reached only through these pointers, as the requests hold such pointers, too.
+    requests: NonNull<[sys::ibv_send_wr]>,
+    pieces: NonNull<[sys::ibv_sge]>,
     /// The memory of the pieces.
     _sources: Vec<Arc<Region>>,
 }
 
-// SAFETY: the pointers point into the boxes that it owns.
+// SAFETY: owns all that the pointers point to.
 unsafe impl Send for SendList {}
 // SAFETY: nothing can be changed through a shared reference.
 unsafe impl Sync for SendList {}
@@ -735,12 +743,15 @@ impl SendList {
     pub(crate) fn new(id: u64, writes: &[Write], notifies: bool, sources: Vec<Arc<Region>>) -> Self {
         assert!(!writes.is_empty(), "bug: a list without a request");
         let pieces = writes.iter().flat_map(|write| &write.pieces);
-        let mut pieces: Box<[_]> =
+        let pieces: Box<[_]> =
             pieces.map(|piece| sys::ibv_sge { addr: piece.address, length: piece.len_bytes, lkey: piece.key }).collect();
-        let mut requests: Box<[_]> = writes.iter().map(|_| no_request()).collect();
-        let (first, mut next_piece) = (requests.as_mut_ptr(), pieces.as_mut_ptr());
+        let pieces = NonNull::from(Box::leak(pieces));
+        let requests: Box<[_]> = writes.iter().map(|_| no_request()).collect();
+        let requests = NonNull::from(Box::leak(requests));
+        let (first, mut next_piece) = (requests.as_ptr().cast::<sys::ibv_send_wr>(), pieces.as_ptr().cast::<sys::ibv_sge>());
         let last = writes.len() - 1;
-        for (index, (request, write)) in requests.iter_mut().zip(writes).enumerate() {
+        for (index, write) in writes.iter().enumerate() {
+            let mut request = no_request();
             request.wr_id = id;
             request.opcode = sys::ibv_wr_opcode::IBV_WR_RDMA_WRITE;
             request.num_sge = write.pieces.len() as i32;
@@ -760,8 +771,10 @@ impl SendList {
                     request.opcode = sys::ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM;
                 }
             }
+            // SAFETY: there are as many requests as writes.
+            unsafe { first.wrapping_add(index).write(request) };
         }
-        Self { requests, _pieces: pieces, _sources: sources }
+        Self { requests, pieces, _sources: sources }
     }
 
     /// How many requests it has.
@@ -769,12 +782,26 @@ impl SendList {
         self.requests.len() as u32
     }
 
+    fn request(&self, index: usize) -> *mut sys::ibv_send_wr {
+        self.requests.as_ptr().cast::<sys::ibv_send_wr>().wrapping_add(index)
+    }
+
     /// Sets what the last request brings along.
     #[inline]
     pub(crate) fn immediate(&mut self, immediate: u32) {
-        if let Some(last) = self.requests.last_mut() {
-            last.imm_data_invalidated_rkey_union = sys::imm_data_invalidated_rkey_union_t { imm_data: immediate.to_be() };
-        }
+        let last = self.request(self.requests.len() - 1);
+        // SAFETY: the list owns its requests and has at least one; nobody else looks at them now.
+        let last = unsafe { &mut *last };
+        last.imm_data_invalidated_rkey_union = sys::imm_data_invalidated_rkey_union_t { imm_data: immediate.to_be() };
+    }
+}
+
+impl Drop for SendList {
+    fn drop(&mut self) {
+        // SAFETY: leaked in `new`, freed once.
+        drop(unsafe { Box::from_raw(self.requests.as_ptr()) });
+        // SAFETY: as above.
+        drop(unsafe { Box::from_raw(self.pieces.as_ptr()) });
     }
 }
 
@@ -875,7 +902,8 @@ mod tests {
         };
         let mut list = SendList::new(5, &[write(2, false), write(0, false), write(1, true)], true, Vec::new());
         list.immediate(0x1234);
-        let requests = &list.requests;
+        // SAFETY: the list is alive and has three requests.
+        let requests = unsafe { list.requests.as_ref() };
         assert_eq!(list.len(), 3);
         assert!(std::ptr::eq(requests[0].next, &requests[1]) && std::ptr::eq(requests[1].next, &requests[2]));
         assert!(requests[2].next.is_null() && requests[1].sg_list.is_null());

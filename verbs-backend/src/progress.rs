@@ -14,6 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use std::fmt::Write;
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
 /// Requests that are posted at once.
@@ -82,6 +83,11 @@ impl Partner {
     fn connection(&self, rail: Rail) -> ConnectionId {
         let found = self.connections.iter().find(|(r, _)| *r == rail);
         found.map(|(_, id)| *id).expect("bug: a partner without a connection on its rail")
+    }
+
+    /// Finds out whether it is still there, on all ways.
+    fn probe(&self, engine: &mut Engine) {
+        self.connections.iter().for_each(|&(_, id)| engine.probe(id));
     }
 }
 
@@ -159,10 +165,11 @@ impl VerbsCommitted {
         // What came before the arming makes no event.
         let mut engine = shared.engine();
         let news = engine.drain(&shared.rails) || state.look(&mut engine) == Progress::Done;
-        drop(engine);
         if news {
             return;
         }
+        state.partners.iter().for_each(|partner| partner.probe(&mut engine));
+        drop(engine);
         let mut fds: Vec<_> =
             shared.rails.iter().map(|rail| PollFd::from_borrowed_fd(rail.completions.as_fd(), PollFlags::IN)).collect();
         let limit = Timespec::try_from(limit).ok();
@@ -325,6 +332,7 @@ impl Committed for VerbsCommitted {
     }
 
     fn grant(&mut self, epoch: Epoch) -> Result<()> {
+        read_before_granting();
         let mut engine = self.shared.engine();
         for &(connection, slot) in &self.state.credits {
             engine.notify(connection, notice::encode(What::Granted, slot, epoch.0), false);
@@ -333,6 +341,7 @@ impl Committed for VerbsCommitted {
     }
 
     fn grant_with_start(&mut self, epoch: Epoch) -> Result<()> {
+        read_before_granting();
         let mut engine = self.shared.engine();
         self.state.credits.iter().for_each(|&(connection, slot)| engine.owe(connection, slot, epoch.0));
         Ok(())
@@ -404,6 +413,7 @@ impl Committed for VerbsCommitted {
             if departed.iter().any(|(rank, _)| *rank == partner.rank) {
                 engine.sever(partner.rank);
             } else if !self.state.is_quiet(partner, &engine) {
+                partner.probe(&mut engine);
                 ranks.push(partner.rank);
             }
         }
@@ -444,6 +454,13 @@ impl Committed for VerbsCommitted {
         let _ = write!(text, "waiting: {waiting}");
         text
     }
+}
+
+/// What this rank has read of the received ranges, it has read before the device takes the credit out.
+#[inline]
+fn read_before_granting() {
+    // Release: the loads before it stay before the stores that post the credit. On x86 that costs nothing.
+    fence(Ordering::Release);
 }
 
 impl Drop for VerbsCommitted {
