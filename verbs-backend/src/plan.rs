@@ -147,7 +147,7 @@ fn len_bytes(write: &Write) -> u64 {
 mod tests {
     use super::*;
     use fastrand::Rng;
-    use std::collections::HashMap;
+    use std::collections::{HashMap, HashSet};
 
     /// The address and the key of the packing buffer.
     const BUFFER: (u64, u32) = (0x7000_0000, 77);
@@ -156,9 +156,18 @@ mod tests {
     /// What is where: bytes by key and address, as a device looks at them.
     type Memory = HashMap<(u32, u64), u8>;
 
-    /// The byte that a source has at first; what is nobody's source has none.
-    fn source_byte(key: u32, address: u64) -> u8 {
-        ((address ^ u64::from(key) << 48).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
+    /// The byte that a source has, under whatever key.
+    fn source_byte(address: u64) -> u8 {
+        (address.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
+    }
+
+    /// Every address that a put reads, with its key.
+    fn sources(puts: &[Addressed]) -> HashSet<(u32, u64)> {
+        let of_put = |put: &Addressed| {
+            let (key, from) = (put.from_key, put.from);
+            put.source.ranges().flat_map(move |range| range.map(move |at| (key, from + at))).collect::<Vec<_>>()
+        };
+        puts.iter().flat_map(of_put).collect()
     }
 
     /// What the puts must do, one after another, block by block and byte by byte.
@@ -169,7 +178,7 @@ mod tests {
                 for byte in 0..put.source.block_bytes {
                     let from = put.from + put.source.offset + block * put.source.stride + byte;
                     let to = put.to + put.target.offset + block * put.target.stride + byte;
-                    memory.insert((put.to_key, to), source_byte(put.from_key, from));
+                    memory.insert((put.to_key, to), source_byte(from));
                 }
             }
         }
@@ -178,14 +187,12 @@ mod tests {
 
     /// What a device makes of the writes, after the copies were made.
     fn carried_out(puts: &[Addressed], packing: &Packing, writes: &[Write]) -> Memory {
+        let sources = sources(puts);
         let mut buffer: Vec<Option<u8>> = vec![None; packing.bytes];
         for copy in &packing.copies {
             for byte in 0..copy.len_bytes {
                 let address = copy.from + byte as u64;
-                // A copy has no key: the address must be in a source of one put.
-                let within = |put: &&Addressed| (put.from..put.from + SPACE).contains(&address);
-                let put = puts.iter().find(within).expect("a copy from nowhere");
-                let old = buffer[copy.at + byte].replace(source_byte(put.from_key, address));
+                let old = buffer[copy.at + byte].replace(source_byte(address));
                 assert_eq!(old, None, "two copies go to byte {} of the buffer", copy.at + byte);
             }
         }
@@ -196,7 +203,10 @@ mod tests {
                 for address in piece.address..piece.address + u64::from(piece.len_bytes) {
                     let byte = match piece.key == BUFFER.1 {
                         true => buffer[(address - BUFFER.0) as usize].expect("a byte of the buffer that was never filled"),
-                        false => source_byte(piece.key, address),
+                        false => {
+                            assert!(sources.contains(&(piece.key, address)), "{address:#x} is no source with key {}", piece.key);
+                            source_byte(address)
+                        }
                     };
                     memory.insert((write.to_key, to), byte);
                     to += 1;
@@ -236,11 +246,14 @@ mod tests {
             };
             if let Some(last) = puts.last().filter(|_| rng.bool()) {
                 target.offset = last.target.span().end as u64;
-                (put.target, put.to, put.to_key) = (target, last.to, last.to_key);
+                (put.target, put.to) = (target, last.to);
                 if rng.bool() {
                     put.source.offset = last.source.span().end as u64;
-                    (put.from, put.from_key) = (last.from, last.from_key);
+                    put.from = last.from;
                 }
+                // Where the addresses go on, the keys may be others.
+                put.to_key = if rng.u32(0..4) > 0 { last.to_key } else { put.to_key };
+                put.from_key = if rng.u32(0..4) > 0 { last.from_key } else { put.from_key };
             }
             puts.push(put);
         }
