@@ -2,7 +2,7 @@
 //! Knows only the public interface.
 
 use anyhow::ensure;
-use rma::{Comm, InFlight, Ready, Result, RmaQueue, RmaWindow};
+use rma::{Arrived, Comm, InFlight, Ready, Result, RmaQueue, RmaWindow};
 
 /// Bytes between two puts, so that they are not joined into one.
 const GAP: usize = 3;
@@ -74,6 +74,12 @@ impl Duplex {
             Ok(arrived) => arrived,
             Err(error) => return Ok(Err(error)),
         };
+        self.check(&arrived, number)?;
+        Ok(Ok(()))
+    }
+
+    /// Compares every byte that has arrived, and those that must not have.
+    pub(crate) fn check(&self, arrived: &Arrived<'_>, number: u64) -> anyhow::Result<()> {
         let found = arrived.read::<u8>(&self.inbox, ..)?;
         for (_, at, size) in self.puts() {
             let wrong = (at..at + size).find(|&at| found[at] != pattern(self.other(), number, at));
@@ -82,7 +88,7 @@ impl Duplex {
         // Between the puts nothing is written.
         let gap = |&(_, at, size): &(u16, usize, usize)| found[at + size..at + size + GAP].iter().any(|&byte| byte != 0);
         ensure!(!self.puts().any(|put| gap(&put)), "epoch {number}: bytes behind a put to rank {} are written", self.me);
-        Ok(Ok(()))
+        Ok(())
     }
 
     /// Collective among the two: so many epochs, which all must do well.

@@ -3,7 +3,7 @@
 
 use crate::job::{Job, Outcome};
 use crate::report::Report;
-use crate::{keys, lab, links, lives, receives};
+use crate::{depths, keys, lab, links, lives, receives};
 use anyhow::{Context, Result, ensure};
 use rma::Comm;
 
@@ -92,6 +92,14 @@ pub(crate) const CASES: &[Case] = &[
         keys::what_a_device_refuses_is_named_on_both_sides_and_other_queues_go_on,
     )
     .with(&[("RMA_BACKEND", keys::OUT_OF_RANGE)]),
+    Case::new(
+        "a_queue_deeper_than_the_device_goes_out_in_pieces",
+        (2, 4),
+        depths::a_queue_deeper_than_the_device_goes_out_in_pieces,
+    )
+    .with(&[("RMA_VERBS_SENDS", depths::SENDS)]),
+    Case::new("credits_alone_never_fill_a_connection", (2, 1), depths::credits_alone_never_fill_a_connection)
+        .with(&[("RMA_VERBS_SENDS", depths::SENDS)]),
     Case::new("lives_leave_nothing_in_the_devices", (2, 4), lives::lives_leave_nothing_in_the_devices),
 ];
 

@@ -91,6 +91,7 @@ pub(crate) fn others_go_on_while_two_lose_each_other(comm: &Comm, loss: &Loss<'_
         (loss.part)()?;
     }
     comm.barrier()?;
+    let before = lab::held()?;
     let begun = Instant::now();
     if me == 1 {
         // Until rank 0 says that it was the last.
@@ -135,7 +136,12 @@ pub(crate) fn others_go_on_while_two_lose_each_other(comm: &Comm, loss: &Loss<'_
     whole.run(&mut whole_queue, 100_000..100_005)?;
     let mut mended = broken.commit(comm).context("committing anew")?;
     broken.run(&mut mended, 5..15)?;
-    whole.run(&mut whole_queue, 100_005..100_010)
+    whole.run(&mut whole_queue, 100_005..100_010)?;
+    comm.barrier()?;
+    // The connection that broke has gone, and one is there instead.
+    lab::all_is_given_back(&before)?;
+    comm.barrier()?;
+    Ok(())
 }
 
 pub(crate) fn a_cable_that_stays_out_is_named_and_other_queues_go_on(comm: &Comm) -> Result<()> {

@@ -3,6 +3,7 @@
 #![deny(unsafe_code)]
 
 mod conformance;
+mod depths;
 mod duplex;
 mod faults;
 mod job;
