@@ -79,6 +79,14 @@ fn run_in_one_job(report: &mut Report, bodies: &[&Body], shape: Shape, pair: Opt
     bodies.len()
 }
 
+/// Programs that know nothing of devices, and check themselves what they receive.
+pub(crate) fn run_programs(report: &mut Report, shape: Shape, programs: &[String]) {
+    for program in programs {
+        let name = format!("{}::the_program_{program}_runs_unchanged", group(shape, None));
+        report.test(&name, || Job::new(shape.0, shape.1, &[program]).run()?.succeeded());
+    }
+}
+
 /// Bodies in which rails may overtake each other and credits come late.
 const UNDER_DELAYS: [&str; 8] = [
     "every_byte_of_strided_puts_arrives",

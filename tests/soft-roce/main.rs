@@ -41,6 +41,9 @@ enum Group {
         /// Rails, as in 1,4
         #[arg(long, value_delimiter = ',', default_value = "1")]
         rails: Vec<u32>,
+        /// Programs beside this one that must run there, too
+        #[arg(long, value_delimiter = ',')]
+        programs: Vec<String>,
     },
     /// Links, receives, keys and processes that fail, on a lab of 4 ranks and 4 rails
     Faults,
@@ -72,11 +75,12 @@ fn main() -> anyhow::Result<ExitCode> {
     lab::is_here()?;
     let mut report = Report::of(cli.only);
     match cli.group {
-        Group::Conformance { ranks, rails } => {
+        Group::Conformance { ranks, rails, programs } => {
             for shape in ranks.iter().flat_map(|&ranks| rails.iter().map(move |&rails| (ranks, rails))) {
                 let before = lab::held()?;
                 conformance::run(&mut report, shape, None);
                 conformance::run_with_delays(&mut report, shape);
+                conformance::run_programs(&mut report, shape, &programs);
                 let name = format!("{}::nothing_is_left_in_the_devices", conformance::name(shape));
                 report.test(&name, || lab::all_is_given_back(&before));
             }

@@ -7,16 +7,20 @@ use crate::process::Spec;
 use crate::vm::{self, Image, Job, Lab};
 use anyhow::{Result, bail, ensure};
 
-const BUILD: &str = "build --release -p rma-cli -p rma-tests --features rma-cli/verbs,rma-tests/verbs";
+const BUILD: &str =
+    "build --release -p rma-cli -p rma-tests -p rma-examples --features rma-cli/verbs,rma-tests/verbs,rma-examples/verbs";
 /// Of each machine. A rank registers its windows, and the machine keeps its files in memory.
 const MEMORY_MIB: u32 = 1536;
 
 /// Jobs of fewer ranks, and on fewer rails, use some of the devices.
 const LAB: Lab = Lab { ranks: 4, rails: 4, rate_mbit: None, loss_percent: 0.0 };
 
-/// Every promise, with 2 and with 4 ranks, on 1 and on 4 rails.
+/// Every promise and every example, with 2 and with 4 ranks, on 1 and on 4 rails.
 pub(super) fn conformance(steps: &mut Steps) -> Result<Outcome> {
-    inside(steps, LAB, 1, &["conformance", "--ranks", "2,4", "--rails", "1,4"])
+    let metadata = Metadata::read()?;
+    let examples = metadata.package("rma-examples")?.targets.iter().filter(|target| target.kind.iter().any(|kind| kind == "bin"));
+    let examples: Vec<_> = examples.map(|target| target.name.as_str()).collect();
+    inside(steps, LAB, 1, &["conformance", "--ranks", "2,4", "--rails", "1,4", "--programs", &examples.join(",")])
 }
 
 /// Every promise between two machines, on 1 and on 4 rails, and the end of one of them.
