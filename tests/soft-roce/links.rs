@@ -87,11 +87,13 @@ pub(crate) fn others_go_on_while_two_lose_each_other(comm: &Comm, loss: &Loss<'_
     let mut more_queue = more.queue(comm)?.commit()?;
     broken.run(&mut broken_queue, 1..failing)?;
     whole.run(&mut whole_queue, 1..4)?;
+    comm.barrier()?;
+    let before = lab::held()?;
+    comm.barrier()?;
     if me == 2 {
         (loss.part)()?;
     }
     comm.barrier()?;
-    let before = lab::held()?;
     let begun = Instant::now();
     if me == 1 {
         // Until rank 0 says that it was the last.
