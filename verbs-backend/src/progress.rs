@@ -332,6 +332,9 @@ impl Committed for VerbsCommitted {
     }
 
     fn grant(&mut self, epoch: Epoch) -> Result<()> {
+        if self.state.credits.is_empty() {
+            return Ok(());
+        }
         read_before_granting();
         let mut engine = self.shared.engine();
         for &(connection, slot) in &self.state.credits {
@@ -341,6 +344,9 @@ impl Committed for VerbsCommitted {
     }
 
     fn grant_with_start(&mut self, epoch: Epoch) -> Result<()> {
+        if self.state.credits.is_empty() {
+            return Ok(());
+        }
         read_before_granting();
         let mut engine = self.shared.engine();
         self.state.credits.iter().for_each(|&(connection, slot)| engine.owe(connection, slot, epoch.0));
