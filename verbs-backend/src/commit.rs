@@ -369,7 +369,6 @@ impl<'a> Making<'a> {
             rank,
             slot: draft.slot,
             their_slot: draft.their_slot,
-            is_origin: !draft.from.is_empty(),
             credits_on: draft.from.first().copied(),
             connections: draft.connections.iter().filter_map(|&(rail, id)| id.map(|id| (rail, id))).collect(),
         });

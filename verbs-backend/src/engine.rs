@@ -188,9 +188,9 @@ impl Engine {
         self.free_slots.push(index);
     }
 
-    /// Gives a slot back as soon as the partner has closed on all these ways, as far as they work.
-    pub(crate) fn abandon_slot(&mut self, index: u32, ways: &[(Rail, ConnectionId)]) {
-        if self.is_quiet(index, ways) {
+    /// Gives a slot back as soon as the partner has closed on all ways that work.
+    pub(crate) fn abandon_slot(&mut self, index: u32) {
+        if self.is_quiet(index) {
             self.give_back_slot(index);
         } else if let Some(slot) = &mut self.slots[index as usize] {
             slot.abandoned = true;
@@ -198,19 +198,16 @@ impl Engine {
     }
 
     /// Whether nothing more can come in for a slot: on each of the ways the partner has closed, or the way is broken.
-    pub(crate) fn is_quiet(&self, index: u32, ways: &[(Rail, ConnectionId)]) -> bool {
+    pub(crate) fn is_quiet(&self, index: u32) -> bool {
         let slot = self.slot(index);
-        ways.iter().all(|&(rail, id)| slot.closed[usize::from(rail.0)].is_some() || self.connection(id).failure.is_some())
-    }
-
-    /// The number that the next connection will have.
-    pub(crate) fn next_connection(&self) -> ConnectionId {
-        ConnectionId(self.connections.len() as u32)
+        let ways = slot.ways.iter().zip(&slot.closed);
+        ways.filter_map(|(way, closed)| way.map(|id| (id, closed)))
+            .all(|(id, closed)| closed.is_some() || self.connection(id).failure.is_some())
     }
 
     /// Takes a connection in, without use for new queues yet.
     pub(crate) fn add_connection(&mut self, make: impl FnOnce(ConnectionId) -> Connection) -> ConnectionId {
-        let id = self.next_connection();
+        let id = ConnectionId(self.connections.len() as u32);
         self.connections.push(Some(make(id)));
         id
     }

@@ -73,8 +73,7 @@ pub(crate) struct Partner {
     pub(crate) rank: Rank,
     pub(crate) slot: u32,
     pub(crate) their_slot: u32,
-    pub(crate) is_origin: bool,
-    /// The rail on which it gets its credits.
+    /// The rail on which it gets its credits, if it writes here.
     pub(crate) credits_on: Option<Rail>,
     pub(crate) connections: Vec<(Rail, ConnectionId)>,
 }
@@ -135,10 +134,7 @@ impl VerbsCommitted {
         lanes: Vec<Lane>,
         expected: Vec<Expected>,
     ) -> Self {
-        let credits = partners
-            .iter()
-            .filter(|partner| partner.is_origin)
-            .filter_map(|partner| Some((partner.connection(partner.credits_on?), partner.their_slot)));
+        let credits = partners.iter().filter_map(|partner| Some((partner.connection(partner.credits_on?), partner.their_slot)));
         let state = State {
             credits: credits.collect(),
             unposted: Vec::with_capacity(lanes.len()),
@@ -286,8 +282,7 @@ impl State {
             let completed = engine.slot(lane.slot).completed[usize::from(lane.rail.0)];
             engine.connection(lane.connection).failure.is_some() || completed >= lane.posted_in_all(self.epoch)
         };
-        engine.is_quiet(partner.slot, &partner.connections)
-            && self.lanes.iter().filter(|lane| lane.target == partner.rank).all(delivered)
+        engine.is_quiet(partner.slot) && self.lanes.iter().filter(|lane| lane.target == partner.rank).all(delivered)
     }
 }
 
@@ -476,7 +471,7 @@ impl Drop for VerbsCommitted {
         let mut engine = self.shared.engine();
         engine.drain(&self.shared.rails);
         for partner in &self.state.partners {
-            engine.abandon_slot(partner.slot, &partner.connections);
+            engine.abandon_slot(partner.slot);
             for &(_, id) in &partner.connections {
                 engine.release(id, self.state.receives, &self.shared);
             }
