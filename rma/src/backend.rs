@@ -15,13 +15,15 @@
 //!    Dropping a [`Committed`] before `unclosed` is empty must stay safe: what a partner may still write stays mapped.
 //! 8. A `poll` that has failed fails again. `poll` may come at any time after the commit, also between two epochs.
 //! 9. `start`, `poll` and `grant` do not allocate, lock or call the system while ranks have a core each.
+//! 10. A rank's backend, with all that it makes, is used by the thread that opened it and by no other: it needs neither locks nor
+//!     `Send`, and may rest on libraries that are bound to a thread.
 
 use crate::layout::Blocks;
 use crate::{Bootstrap, Deadline, Epoch, QueueId, Rail, Rank, Result, WindowId};
 use std::any::Any;
 use std::fmt::Debug;
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::rc::Rc;
 use std::time::Duration;
 
 /// What a backend can do: plain data.
@@ -70,7 +72,7 @@ pub struct WindowSpec<'a> {
 }
 
 /// This rank's part of a registered window. Dropping it unregisters.
-pub trait WindowMem: Send + Sync + Debug {
+pub trait WindowMem: Debug {
     /// The first byte, aligned to at least 64 bytes. Stays valid as long as this object.
     fn base(&self) -> NonNull<u8>;
     /// How many bytes there are.
@@ -89,7 +91,7 @@ pub struct Put {
     /// Over which rail.
     pub rail: Rail,
     /// The memory it is read from.
-    pub source: Arc<dyn WindowMem>,
+    pub source: Rc<dyn WindowMem>,
     /// Which bytes of that.
     pub source_blocks: Blocks,
     /// The window that is written.
@@ -97,7 +99,7 @@ pub struct Put {
     /// Which bytes of the target's part; as many blocks of the same length as the source has.
     pub target_blocks: Blocks,
     /// The target's key for the window.
-    pub key: Arc<[u8]>,
+    pub key: Rc<[u8]>,
 }
 
 /// The notifications expected from one origin in every epoch.
@@ -182,7 +184,7 @@ impl Lack {
 }
 
 /// A way to move bytes.
-pub trait Backend: Send + Sync {
+pub trait Backend {
     /// What it can do.
     fn caps(&self) -> &Caps;
 
@@ -192,14 +194,14 @@ pub trait Backend: Send + Sync {
     }
 
     /// Makes this rank's part of a window: zeroed memory, and the key that lets a peer write it.
-    fn register(&self, window: &WindowSpec<'_>) -> Result<Arc<dyn WindowMem>>;
+    fn register(&self, window: &WindowSpec<'_>) -> Result<Rc<dyn WindowMem>>;
 
     /// Builds everything an exchange needs, so that starting it is one call.
-    fn commit(&self, chain: Arc<Chain>, boot: &dyn Bootstrap, deadline: Deadline) -> Result<Box<dyn Committed>>;
+    fn commit(&self, chain: Rc<Chain>, boot: &dyn Bootstrap, deadline: Deadline) -> Result<Box<dyn Committed>>;
 }
 
 /// A chain, native and prebuilt.
-pub trait Committed: Send {
+pub trait Committed {
     /// Posts what may go now.
     ///
     /// # Safety

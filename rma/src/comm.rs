@@ -37,7 +37,7 @@ pub(crate) struct CommInner {
     pub(crate) rank: Rank,
     pub(crate) size: u32,
     pub(crate) config: Config,
-    pub(crate) backend: Arc<dyn Backend>,
+    pub(crate) backend: Rc<dyn Backend>,
     pub(crate) boot: Arc<dyn Bootstrap>,
     pub(crate) next_window: Cell<u32>,
     pub(crate) next_queue: Cell<u32>,
@@ -61,7 +61,7 @@ struct Retired {
     /// The claims that still protect what may be written ..
     windows: Vec<Weak<WindowInner>>,
     /// .. and the memory itself, should the program have dropped its windows.
-    _memory: Vec<Arc<dyn WindowMem>>,
+    _memory: Vec<Rc<dyn WindowMem>>,
 }
 
 impl fmt::Debug for CommInner {
@@ -103,12 +103,12 @@ impl Comm {
     /// What leases promise rests on both: the backend keeps the contract of [`backend`](crate::backend) and the bootstrap that of
     /// [`bootstrap`](crate::bootstrap), and neither is used in any other way while the Comm or anything made from it is alive.
     #[allow(unsafe_code, reason = "declares a contract; contains no unsafe operation")]
-    pub unsafe fn new(backend: Arc<dyn Backend>, boot: Arc<dyn Bootstrap>, config: Config) -> Result<Self> {
+    pub unsafe fn new(backend: Rc<dyn Backend>, boot: Arc<dyn Bootstrap>, config: Config) -> Result<Self> {
         Self::over(backend, boot, config)
     }
 
     /// The same, for the library's own.
-    pub(crate) fn over(backend: Arc<dyn Backend>, boot: Arc<dyn Bootstrap>, config: Config) -> Result<Self> {
+    pub(crate) fn over(backend: Rc<dyn Backend>, boot: Arc<dyn Bootstrap>, config: Config) -> Result<Self> {
         config.check()?;
         let (rank, size) = (boot.rank(), boot.size());
         if let Some(FaultPlan { victim: Some((victim, ..)), .. }) = config.faults
@@ -198,12 +198,12 @@ impl Comm {
 }
 
 /// The backend with what the options put around it.
-fn decorate(mut backend: Arc<dyn Backend>, rank: Rank, config: &Config) -> Arc<dyn Backend> {
+fn decorate(mut backend: Rc<dyn Backend>, rank: Rank, config: &Config) -> Rc<dyn Backend> {
     if let Some(plan) = config.faults {
-        backend = Arc::new(Faulty::new(backend, rank, plan));
+        backend = Rc::new(Faulty::new(backend, rank, plan));
     }
     if let Some(path) = &config.trace {
-        backend = Arc::new(Traced::to_file(backend, rank, path));
+        backend = Rc::new(Traced::to_file(backend, rank, path));
     }
     backend
 }

@@ -6,8 +6,8 @@
 use crate::backend::{Backend, Caps, Chain, Committed, Incoming, Missing, Progress, WindowMem, WindowSpec};
 use crate::{Bootstrap, Deadline, Epoch, Error, Rail, Rank, Result};
 use fastrand::Rng;
+use std::rc::Rc;
 use std::str::FromStr;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// What goes wrong. As text: `seed=7,delay=100,fail=2@5`.
@@ -56,7 +56,7 @@ impl FromStr for FaultPlan {
 
 /// A backend with faults.
 pub struct Faulty {
-    inner: Arc<dyn Backend>,
+    inner: Rc<dyn Backend>,
     plan: FaultPlan,
     rank: Rank,
 }
@@ -69,7 +69,7 @@ impl std::fmt::Debug for Faulty {
 
 impl Faulty {
     /// Follows `plan` on this rank. All ranks must follow the same one.
-    pub fn new(inner: Arc<dyn Backend>, rank: Rank, plan: FaultPlan) -> Self {
+    pub fn new(inner: Rc<dyn Backend>, rank: Rank, plan: FaultPlan) -> Self {
         Self { inner, plan, rank }
     }
 }
@@ -83,13 +83,13 @@ impl Backend for Faulty {
         self.inner.admit(window)
     }
 
-    fn register(&self, window: &WindowSpec<'_>) -> Result<Arc<dyn WindowMem>> {
+    fn register(&self, window: &WindowSpec<'_>) -> Result<Rc<dyn WindowMem>> {
         self.inner.register(window)
     }
 
-    fn commit(&self, chain: Arc<Chain>, boot: &dyn Bootstrap, deadline: Deadline) -> Result<Box<dyn Committed>> {
+    fn commit(&self, chain: Rc<Chain>, boot: &dyn Bootstrap, deadline: Deadline) -> Result<Box<dyn Committed>> {
         let rails = (0..self.caps().rails).map(|rail| {
-            let committed = self.inner.commit(Arc::new(only_rail(&chain, Rail(rail))), boot, deadline)?;
+            let committed = self.inner.commit(Rc::new(only_rail(&chain, Rail(rail))), boot, deadline)?;
             Ok(OneRail { committed, start_in: None, grants: Vec::new(), done: true })
         });
         let random = Rng::with_seed(self.plan.seed ^ (u64::from(self.rank.0) << 32) ^ u64::from(chain.queue.0));

@@ -5,6 +5,7 @@ use crate::backend::Backend;
 use crate::config::Token;
 use crate::shm::ShmBackend;
 use crate::{Bootstrap, Config, Deadline, Error, Hosts, Purpose, Result};
+use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// A kind of backend that a program can be built with.
@@ -13,7 +14,7 @@ pub trait Provider: Send + Sync {
     fn name(&self) -> &'static str;
 
     /// Collective: this rank's backend.
-    fn open(&self, boot: &Arc<dyn Bootstrap>, hosts: &Hosts, config: &Config, deadline: Deadline) -> Result<Arc<dyn Backend>>;
+    fn open(&self, boot: &Arc<dyn Bootstrap>, hosts: &Hosts, config: &Config, deadline: Deadline) -> Result<Rc<dyn Backend>>;
 }
 
 /// What was offered, in order.
@@ -40,20 +41,20 @@ pub(crate) fn open_for_threads(
     boot: &Arc<dyn Bootstrap>,
     config: &Config,
     shared_memory: impl FnOnce() -> ShmBackend,
-) -> Result<Arc<dyn Backend>> {
-    let Some(provider) = offers().named(config.backend.as_deref())? else { return Ok(Arc::new(shared_memory())) };
+) -> Result<Rc<dyn Backend>> {
+    let Some(provider) = offers().named(config.backend.as_deref())? else { return Ok(Rc::new(shared_memory())) };
     let deadline = Deadline::after(config.setup_timeout).of(Purpose::SetUp);
     provider.open(boot, &Hosts::gather(&**boot, config.backend.as_deref(), deadline)?, config, deadline)
 }
 
 /// Collective, for ranks that are processes: the backend that the options name; without a name shared memory where it reaches
 /// every rank, else the first that was offered.
-pub(crate) fn open_for_processes(boot: &Arc<dyn Bootstrap>, config: &Config, token: Token) -> Result<Arc<dyn Backend>> {
+pub(crate) fn open_for_processes(boot: &Arc<dyn Bootstrap>, config: &Config, token: Token) -> Result<Rc<dyn Backend>> {
     let deadline = Deadline::after(config.setup_timeout).of(Purpose::SetUp);
     let hosts = Hosts::gather(&**boot, config.backend.as_deref(), deadline)?;
     match offers().for_hosts(config.backend.as_deref(), &hosts)? {
         Some(provider) => provider.open(boot, &hosts, config, deadline),
-        None => Ok(Arc::new(ShmBackend::processes(&**boot, &hosts, token, config, deadline)?)),
+        None => Ok(Rc::new(ShmBackend::processes(&**boot, &hosts, token, config, deadline)?)),
     }
 }
 
@@ -113,7 +114,7 @@ mod tests {
             self.0
         }
 
-        fn open(&self, _: &Arc<dyn Bootstrap>, _: &Hosts, _: &Config, _: Deadline) -> Result<Arc<dyn Backend>> {
+        fn open(&self, _: &Arc<dyn Bootstrap>, _: &Hosts, _: &Config, _: Deadline) -> Result<Rc<dyn Backend>> {
             Err(Error::Launch(format!("{} was opened", self.0)))
         }
     }

@@ -6,6 +6,7 @@ use crate::{Bootstrap, Deadline, Epoch, Error, QueueId, Rank, Result};
 use std::collections::VecDeque;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -104,7 +105,7 @@ impl TraceLog {
 
 /// A backend that is traced.
 pub struct Traced {
-    inner: Arc<dyn Backend>,
+    inner: Rc<dyn Backend>,
     log: Arc<TraceLog>,
     file: Option<PathBuf>,
 }
@@ -117,18 +118,18 @@ impl std::fmt::Debug for Traced {
 
 impl Traced {
     /// Traces `inner` on this rank.
-    pub fn new(inner: Arc<dyn Backend>, rank: Rank) -> Self {
+    pub fn new(inner: Rc<dyn Backend>, rank: Rank) -> Self {
         Self::with_file(inner, rank, None)
     }
 
     /// The same, and writes `PATH.RANK.json` when the backend is dropped.
-    pub fn to_file(inner: Arc<dyn Backend>, rank: Rank, path: &Path) -> Self {
+    pub fn to_file(inner: Rc<dyn Backend>, rank: Rank, path: &Path) -> Self {
         let mut name = path.as_os_str().to_owned();
         name.push(format!(".{}.json", rank.0));
         Self::with_file(inner, rank, Some(name.into()))
     }
 
-    fn with_file(inner: Arc<dyn Backend>, rank: Rank, file: Option<PathBuf>) -> Self {
+    fn with_file(inner: Rc<dyn Backend>, rank: Rank, file: Option<PathBuf>) -> Self {
         let log = TraceLog { rank, events: Mutex::new(VecDeque::with_capacity(CAPACITY)) };
         Self { inner, log: Arc::new(log), file }
     }
@@ -164,11 +165,11 @@ impl Backend for Traced {
         self.inner.admit(window)
     }
 
-    fn register(&self, window: &WindowSpec<'_>) -> Result<Arc<dyn WindowMem>> {
+    fn register(&self, window: &WindowSpec<'_>) -> Result<Rc<dyn WindowMem>> {
         self.inner.register(window)
     }
 
-    fn commit(&self, chain: Arc<Chain>, boot: &dyn Bootstrap, deadline: Deadline) -> Result<Box<dyn Committed>> {
+    fn commit(&self, chain: Rc<Chain>, boot: &dyn Bootstrap, deadline: Deadline) -> Result<Box<dyn Committed>> {
         let (at_ns, queue) = (now_ns(), chain.queue);
         let inner = self.inner.commit(chain, boot, deadline)?;
         let committed = TracedCommitted { inner, log: self.log.clone(), queue, epoch: Epoch(0), started_ns: None };

@@ -9,6 +9,7 @@ use rma::bootstrap::{Bootstrap, Departure, Messages, Objection};
 use rma::shm::{ShmBackend, ThreadSpace};
 use rma::{Comm, Deadline, Error, Rank, Ready, RmaQueue};
 use rma_tests::check::{self, Line, refused, tests_until_refused};
+use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
@@ -155,11 +156,11 @@ impl Backend for Building {
         self.shm.admit(window)
     }
 
-    fn register(&self, window: &WindowSpec<'_>) -> rma::Result<Arc<dyn WindowMem>> {
+    fn register(&self, window: &WindowSpec<'_>) -> rma::Result<Rc<dyn WindowMem>> {
         self.shm.register(window)
     }
 
-    fn commit(&self, chain: Arc<Chain>, boot: &dyn Bootstrap, deadline: Deadline) -> rma::Result<Box<dyn Committed>> {
+    fn commit(&self, chain: Rc<Chain>, boot: &dyn Bootstrap, deadline: Deadline) -> rma::Result<Box<dyn Committed>> {
         let committed = self.shm.commit(chain, boot, deadline);
         self.built.store(self.armed.swap(false, Ordering::Relaxed), Ordering::Relaxed);
         committed
@@ -202,7 +203,7 @@ fn a_commit_that_fails_on_one_rank_alone_is_closed_to_the_others() {
             // SAFETY: the library's own backend and bootstrap under wrappers that change nothing but one result, into an error that
             // every bootstrap may give; used through this Comm alone.
             #[expect(unsafe_code, reason = "a rank that fails where no other does has to be put together by hand")]
-            let comm = unsafe { Comm::new(Arc::new(backend), Arc::new(Late { boot, built }), config()) };
+            let comm = unsafe { Comm::new(Rc::new(backend), Arc::new(Late { boot, built }), config()) };
             let outcome = comm.map_err(anyhow::Error::from).and_then(|comm| fails_on_one_rank(&comm, &armed));
             // The receiver is gone only when the test has failed.
             let _ = done.send((rank, outcome));

@@ -4,6 +4,7 @@ use crate::refused;
 use rma::bootstrap::threads::group;
 use rma::shm::{ShmBackend, ThreadSpace};
 use rma::{Comm, Config, Error, Rank};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -45,7 +46,7 @@ fn two_groups_that_share_a_space_keep_their_memory_apart() {
         let backend = ShmBackend::threads(space.clone(), Rank(0), &Config::default());
         // SAFETY: the library's own backend and bootstrap; the space is made to be shared.
         #[expect(unsafe_code, reason = "groups that share a space have to be put together by hand")]
-        unsafe { Comm::new(Arc::new(backend), boot, Config::default()) }.expect("a place")
+        unsafe { Comm::new(Rc::new(backend), boot, Config::default()) }.expect("a place")
     });
     // In the same order on both, so that nothing but the space can tell their memory apart.
     let windows = comms.each_ref().map(|comm| [(); 2].map(|()| comm.window_alloc(8).expect("a window")));
@@ -84,7 +85,7 @@ fn ranks_with_different_numbers_of_rails() {
                     let backend = ShmBackend::threads(space, boot.rank(), &config);
                     // SAFETY: the library's own backend and bootstrap, used through this Comm alone.
                     #[expect(unsafe_code, reason = "ranks that differ in their options have to be put together by hand")]
-                    let comm = unsafe { Comm::new(Arc::new(backend), boot, config) }.expect("a place");
+                    let comm = unsafe { Comm::new(Rc::new(backend), boot, config) }.expect("a place");
                     let window = comm.window_alloc(8).expect("a window");
                     let mut queue = comm.queue_alloc(&window).expect("a queue");
                     if rails == 4 {

@@ -7,6 +7,7 @@ use rma::backend::{Backend, Caps, Chain, Committed, Put, WindowMem, WindowSpec};
 use rma::provider::Provider;
 use rma::{Bootstrap, Comm, Config, Deadline, Hosts, Rank};
 use rma_verbs::VerbsBackend;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -47,9 +48,9 @@ impl Provider for Tampering {
         self.name
     }
 
-    fn open(&self, boot: &Arc<dyn Bootstrap>, hosts: &Hosts, config: &Config, deadline: Deadline) -> rma::Result<Arc<dyn Backend>> {
+    fn open(&self, boot: &Arc<dyn Bootstrap>, hosts: &Hosts, config: &Config, deadline: Deadline) -> rma::Result<Rc<dyn Backend>> {
         let inner = VerbsBackend::open(boot, hosts, config, deadline)?;
-        Ok(Arc::new(Tampered { inner, rank: boot.rank(), alter: self.alter, done: AtomicBool::new(false) }))
+        Ok(Rc::new(Tampered { inner, rank: boot.rank(), alter: self.alter, done: AtomicBool::new(false) }))
     }
 }
 
@@ -69,11 +70,11 @@ impl Backend for Tampered {
         self.inner.admit(window)
     }
 
-    fn register(&self, window: &WindowSpec<'_>) -> rma::Result<Arc<dyn WindowMem>> {
+    fn register(&self, window: &WindowSpec<'_>) -> rma::Result<Rc<dyn WindowMem>> {
         self.inner.register(window)
     }
 
-    fn commit(&self, chain: Arc<Chain>, boot: &dyn Bootstrap, deadline: Deadline) -> rma::Result<Box<dyn Committed>> {
+    fn commit(&self, chain: Rc<Chain>, boot: &dyn Bootstrap, deadline: Deadline) -> rma::Result<Box<dyn Committed>> {
         let concerned = self.rank == Rank(0) && chain.targets() == [Rank(2)];
         // Relaxed: a rank commits on one thread.
         if !concerned || self.done.swap(true, Ordering::Relaxed) {
@@ -85,7 +86,7 @@ impl Backend for Tampered {
             (self.alter)(&mut altered);
             *key = altered.into();
         }
-        self.inner.commit(Arc::new(chain), boot, deadline)
+        self.inner.commit(Rc::new(chain), boot, deadline)
     }
 }
 

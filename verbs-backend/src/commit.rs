@@ -16,7 +16,7 @@ use rma::{Bootstrap, Deadline, Error, QueueId, Rail, Rank, Result};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::rc::Rc;
 
 /// What a rank tells a partner first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,8 +52,8 @@ struct End {
 }
 
 pub(crate) fn commit(
-    shared: &Arc<Shared>,
-    chain: &Arc<Chain>,
+    shared: &Rc<Shared>,
+    chain: &Rc<Chain>,
     boot: &dyn Bootstrap,
     deadline: Deadline,
 ) -> Result<Box<dyn Committed>> {
@@ -126,8 +126,8 @@ struct Draft {
 
 /// Everything that a commit takes from the rank, given back unless it succeeds.
 struct Making<'a> {
-    shared: &'a Arc<Shared>,
-    chain: &'a Arc<Chain>,
+    shared: &'a Rc<Shared>,
+    chain: &'a Rc<Chain>,
     drafts: BTreeMap<Rank, Draft>,
     finished: bool,
 }
@@ -138,7 +138,7 @@ const RECEIVES: u32 = 3;
 const RECEIVES_UNCREDITED: u32 = 8;
 
 impl<'a> Making<'a> {
-    fn new(shared: &'a Arc<Shared>, chain: &'a Arc<Chain>) -> Self {
+    fn new(shared: &'a Rc<Shared>, chain: &'a Rc<Chain>) -> Self {
         Self { shared, chain, drafts: BTreeMap::new(), finished: false }
     }
 
@@ -299,7 +299,7 @@ impl<'a> Making<'a> {
             inline_bytes: depths.inline_bytes.into(),
             message_bytes: message_bytes(&device.state),
         };
-        let mut sources: Vec<Arc<Region>> = Vec::new();
+        let mut sources: Vec<Rc<Region>> = Vec::new();
         let mut addressed = Vec::with_capacity(puts.len());
         for put in puts {
             let key: Key = postcard::from_bytes(&put.key).map_err(|cause| malformed("key", target, &cause.to_string()))?;
@@ -308,7 +308,7 @@ impl<'a> Making<'a> {
             }
             let source = put.source.as_any().downcast_ref::<VerbsWindow>().expect("bug: a window of another backend");
             let region = source.regions.get(index);
-            if let Some(region) = region.filter(|region| !sources.iter().any(|other| Arc::ptr_eq(other, region))) {
+            if let Some(region) = region.filter(|region| !sources.iter().any(|other| Rc::ptr_eq(other, region))) {
                 sources.push(region.clone());
             }
             addressed.push(Addressed {
@@ -326,11 +326,11 @@ impl<'a> Making<'a> {
         if packing.bytes > 0 {
             let bytes = packing.bytes;
             let memory = Memory::new(bytes).map_err(|cause| Error::os(format!("mapping {bytes} bytes for packing"), cause))?;
-            let memory = Arc::new(memory);
+            let memory = Rc::new(memory);
             let region = Region::new(&device.domain, &memory, false)
                 .map_err(|refused| failed(format!("registering {bytes} bytes for packing on {}", device.name), refused))?;
             buffer = (memory.address(), region.local_key());
-            sources.push(Arc::new(region));
+            sources.push(Rc::new(region));
             packed = Some(Packed { puts: packing.count(), copies: packing.copies.as_slice().into(), buffer: memory });
         }
         let writes = plan::writes(&addressed, &packing, buffer, limits);

@@ -10,13 +10,15 @@ use rma::backend::{Backend, Caps, Chain, Committed, WindowMem, WindowSpec};
 use rma::bootstrap::Objection;
 use rma::{Bootstrap, Config, Deadline, Error, Hosts, Rank, Result};
 use serde::{Deserialize, Serialize};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::cell::{Cell, RefCell, RefMut};
+use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Puts over RDMA devices.
 #[derive(Debug)]
 pub struct VerbsBackend {
-    shared: Arc<Shared>,
+    shared: Rc<Shared>,
     caps: Caps,
 }
 
@@ -29,8 +31,7 @@ pub(crate) struct Shared {
     /// The ranks that run on this host.
     pub(crate) hosts_here: Vec<Rank>,
     pub(crate) boot: Arc<dyn Bootstrap>,
-    /// Only ever contended by a program that moves parts of a rank between threads.
-    engine: Mutex<Engine>,
+    engine: RefCell<Engine>,
     pub(crate) rails: Vec<RailDevice>,
 }
 
@@ -51,10 +52,10 @@ pub(crate) struct RailDevice {
     pub(crate) state: PortState,
     pub(crate) limits: DeviceLimits,
     pub(crate) gids: Vec<Gid>,
-    pub(crate) domain: Arc<Domain>,
-    pub(crate) completions: Arc<CompletionQueue>,
+    pub(crate) domain: Rc<Domain>,
+    pub(crate) completions: Rc<CompletionQueue>,
     /// Completions that connections may have at once; the queue has room for as many.
-    pub(crate) room: Mutex<Room>,
+    pub(crate) room: Cell<Room>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -118,10 +119,10 @@ impl VerbsBackend {
             crowded,
             hosts_here: (0..boot.size()).map(Rank).filter(|&rank| hosts.is_here(rank)).collect(),
             boot: boot.clone(),
-            engine: Mutex::default(),
+            engine: RefCell::default(),
             rails,
         };
-        Ok(Self { shared: Arc::new(shared), caps })
+        Ok(Self { shared: Rc::new(shared), caps })
     }
 }
 
@@ -134,25 +135,26 @@ impl Backend for VerbsBackend {
         window::admit(&self.shared, spec)
     }
 
-    fn register(&self, spec: &WindowSpec<'_>) -> Result<Arc<dyn WindowMem>> {
+    fn register(&self, spec: &WindowSpec<'_>) -> Result<Rc<dyn WindowMem>> {
         window::register(&self.shared, spec)
     }
 
-    fn commit(&self, chain: Arc<Chain>, boot: &dyn Bootstrap, deadline: Deadline) -> Result<Box<dyn Committed>> {
+    fn commit(&self, chain: Rc<Chain>, boot: &dyn Bootstrap, deadline: Deadline) -> Result<Box<dyn Committed>> {
         commit::commit(&self.shared, &chain, boot, deadline)
     }
 }
 
 impl Shared {
-    pub(crate) fn engine(&self) -> MutexGuard<'_, Engine> {
-        self.engine.lock().unwrap_or_else(PoisonError::into_inner)
+    #[inline]
+    pub(crate) fn engine(&self) -> RefMut<'_, Engine> {
+        self.engine.borrow_mut()
     }
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
         // The last notices must be delivered before the queue pairs go: a partner may wait for them.
-        let engine = self.engine.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let engine = self.engine.get_mut();
         let begun = Instant::now();
         while !engine.is_idle() && begun.elapsed() < FAREWELL {
             if !engine.drain(&self.rails) {
@@ -180,13 +182,13 @@ impl RailDevice {
         let entries = FIRST_ROOM.min(limits.completions);
         let completions = CompletionQueue::new(&context, entries)
             .map_err(|refused| failed(format!("making a completion queue of {entries} entries on {name}"), refused))?;
-        let room = Mutex::new(Room { entries, taken: 0 });
+        let room = Cell::new(Room { entries, taken: 0 });
         Ok(Self { name, port, state, limits, gids, domain, completions, room })
     }
 
     /// Makes room for all completions that one more connection may have at once: when it breaks, every request ends with one.
     pub(crate) fn take_room(&self, entries: u32) -> Result<()> {
-        let mut room = self.room.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut room = self.room.get();
         let needed = room.taken + entries;
         if needed > self.limits.completions {
             return Err(Error::Limit {
@@ -206,12 +208,13 @@ impl RailDevice {
             })?;
             room.entries = entries;
         }
-        room.taken = needed;
+        self.room.set(Room { taken: needed, ..room });
         Ok(())
     }
 
     pub(crate) fn give_room_back(&self, entries: u32) {
-        self.room.lock().unwrap_or_else(PoisonError::into_inner).taken -= entries;
+        let room = self.room.get();
+        self.room.set(Room { taken: room.taken - entries, ..room });
     }
 
     /// What a new end of a connection is to take.

@@ -9,7 +9,7 @@ use std::io;
 use std::mem::{MaybeUninit, offset_of};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::rc::Rc;
 
 /// A call of libibverbs that was refused.
 #[derive(Debug, thiserror::Error)]
@@ -128,11 +128,6 @@ pub(crate) struct Context {
     raw: NonNull<sys::ibv_context>,
 }
 
-// SAFETY: libibverbs allows every call on a context from any thread.
-unsafe impl Send for Context {}
-// SAFETY: as above.
-unsafe impl Sync for Context {}
-
 /// What a device can do, as far as it matters here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DeviceLimits {
@@ -174,12 +169,12 @@ pub(crate) struct GidEntry {
 
 impl Context {
     /// Opens the device of this name; `None` if there is none.
-    pub(crate) fn open(name: &str) -> Outcome<Option<Arc<Self>>> {
+    pub(crate) fn open(name: &str) -> Outcome<Option<Rc<Self>>> {
         let list = DeviceList::new()?;
         let Some(index) = (0..list.len).find(|&index| list.name(index) == name) else { return Ok(None) };
         // SAFETY: a device of a list that is alive; the context keeps what it needs of it.
         let raw = unsafe { sys::ibv_open_device(list.device(index)) };
-        Ok(Some(Arc::new(Self { raw: made("ibv_open_device", raw)? })))
+        Ok(Some(Rc::new(Self { raw: made("ibv_open_device", raw)? })))
     }
 
     /// Whether it speaks InfiniBand's protocol, natively or over Ethernet (RoCE). iWARP and others have no writes with an immediate.
@@ -267,19 +262,14 @@ fn mtu_code(bytes: u32) -> u32 {
 #[derive(Debug)]
 pub(crate) struct Domain {
     raw: NonNull<sys::ibv_pd>,
-    _context: Arc<Context>,
+    _context: Rc<Context>,
 }
 
-// SAFETY: libibverbs allows every call on a domain from any thread.
-unsafe impl Send for Domain {}
-// SAFETY: as above.
-unsafe impl Sync for Domain {}
-
 impl Domain {
-    pub(crate) fn new(context: &Arc<Context>) -> Outcome<Arc<Self>> {
+    pub(crate) fn new(context: &Rc<Context>) -> Outcome<Rc<Self>> {
         // SAFETY: an open context, which the domain keeps open.
         let raw = unsafe { sys::ibv_alloc_pd(context.raw.as_ptr()) };
-        Ok(Arc::new(Self { raw: made("ibv_alloc_pd", raw)?, _context: context.clone() }))
+        Ok(Rc::new(Self { raw: made("ibv_alloc_pd", raw)?, _context: context.clone() }))
     }
 }
 
@@ -294,18 +284,13 @@ impl Drop for Domain {
 #[derive(Debug)]
 pub(crate) struct Region {
     raw: NonNull<sys::ibv_mr>,
-    _memory: Arc<Memory>,
-    _domain: Arc<Domain>,
+    _memory: Rc<Memory>,
+    _domain: Rc<Domain>,
 }
-
-// SAFETY: only its keys are read, and it is unregistered once.
-unsafe impl Send for Region {}
-// SAFETY: as above.
-unsafe impl Sync for Region {}
 
 impl Region {
     /// Registers all of the memory: for this side to read from, and with `remote` for others that have the key to write to.
-    pub(crate) fn new(domain: &Arc<Domain>, memory: &Arc<Memory>, remote: bool) -> Outcome<Self> {
+    pub(crate) fn new(domain: &Rc<Domain>, memory: &Rc<Memory>, remote: bool) -> Outcome<Self> {
         let mut access = sys::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0;
         if remote {
             access |= sys::ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0;
@@ -339,13 +324,8 @@ impl Drop for Region {
 pub(crate) struct CompletionQueue {
     raw: NonNull<sys::ibv_cq>,
     channel: NonNull<sys::ibv_comp_channel>,
-    _context: Arc<Context>,
+    _context: Rc<Context>,
 }
-
-// SAFETY: libibverbs allows every call on a completion queue from any thread.
-unsafe impl Send for CompletionQueue {}
-// SAFETY: as above.
-unsafe impl Sync for CompletionQueue {}
 
 /// The end of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -389,7 +369,7 @@ unsafe fn completion(raw: *const sys::ibv_wc) -> Completion {
 pub(crate) const BATCH: usize = 16;
 
 impl CompletionQueue {
-    pub(crate) fn new(context: &Arc<Context>, entries: u32) -> Outcome<Arc<Self>> {
+    pub(crate) fn new(context: &Rc<Context>, entries: u32) -> Outcome<Rc<Self>> {
         // SAFETY: an open context, which the queue keeps open.
         let channel = unsafe { sys::ibv_create_comp_channel(context.raw.as_ptr()) };
         let channel = made("ibv_create_comp_channel", channel)?;
@@ -404,7 +384,7 @@ impl CompletionQueue {
         let flags = rustix::fs::fcntl_getfl(queue.as_fd());
         let nonblocking = flags.and_then(|flags| rustix::fs::fcntl_setfl(queue.as_fd(), flags | rustix::fs::OFlags::NONBLOCK));
         nonblocking.map_err(|cause| Refused { call: "fcntl on a completion channel", cause: cause.into() })?;
-        Ok(Arc::new(queue))
+        Ok(Rc::new(queue))
     }
 
     /// Makes room for so many completions.
@@ -473,14 +453,9 @@ impl Drop for CompletionQueue {
 #[derive(Debug)]
 pub(crate) struct QueuePair {
     raw: NonNull<sys::ibv_qp>,
-    _completions: Arc<CompletionQueue>,
-    _domain: Arc<Domain>,
+    _completions: Rc<CompletionQueue>,
+    _domain: Rc<Domain>,
 }
-
-// SAFETY: libibverbs allows every call on a queue pair from any thread.
-unsafe impl Send for QueuePair {}
-// SAFETY: as above.
-unsafe impl Sync for QueuePair {}
 
 /// How much a queue pair takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -528,7 +503,7 @@ pub(crate) struct Patience {
 
 impl QueuePair {
     /// A reliable one, with all completions in one queue. Returns what it takes of what was asked for.
-    pub(crate) fn new(domain: &Arc<Domain>, completions: &Arc<CompletionQueue>, asked: Depths) -> Outcome<(Self, Depths)> {
+    pub(crate) fn new(domain: &Rc<Domain>, completions: &Rc<CompletionQueue>, asked: Depths) -> Outcome<(Self, Depths)> {
         let mut attributes = sys::ibv_qp_init_attr {
             qp_context: std::ptr::null_mut(),
             send_cq: completions.raw.as_ptr(),
@@ -724,13 +699,8 @@ pub(crate) struct SendList {
     requests: NonNull<[sys::ibv_send_wr]>,
     pieces: NonNull<[sys::ibv_sge]>,
     /// The memory of the pieces.
-    _sources: Vec<Arc<Region>>,
+    _sources: Vec<Rc<Region>>,
 }
-
-// SAFETY: owns all that the pointers point to.
-unsafe impl Send for SendList {}
-// SAFETY: nothing can be changed through a shared reference.
-unsafe impl Sync for SendList {}
 
 impl std::fmt::Debug for SendList {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -740,7 +710,7 @@ impl std::fmt::Debug for SendList {
 
 impl SendList {
     /// At least one write. With `notifies` the last carries an immediate, which [`immediate`](Self::immediate) sets.
-    pub(crate) fn new(id: u64, writes: &[Write], notifies: bool, sources: Vec<Arc<Region>>) -> Self {
+    pub(crate) fn new(id: u64, writes: &[Write], notifies: bool, sources: Vec<Rc<Region>>) -> Self {
         assert!(!writes.is_empty(), "bug: a list without a request");
         let pieces = writes.iter().flat_map(|write| &write.pieces);
         let pieces: Box<[_]> =

@@ -27,6 +27,7 @@ pub use survey::{DeviceFacts, DeviceFile, GidFacts, GidKind, Interface, Limits, 
 use rma::backend::Backend;
 use rma::provider::Provider;
 use rma::{Bootstrap, Config, Deadline, Hosts, Result};
+use std::rc::Rc;
 use std::sync::Arc;
 
 /// What `RMA_BACKEND` and error texts call it.
@@ -58,7 +59,7 @@ impl Provider for Verbs {
         NAME
     }
 
-    fn open(&self, boot: &Arc<dyn Bootstrap>, hosts: &Hosts, config: &Config, deadline: Deadline) -> Result<Arc<dyn Backend>> {
-        Ok(Arc::new(VerbsBackend::open(boot, hosts, config, deadline)?))
+    fn open(&self, boot: &Arc<dyn Bootstrap>, hosts: &Hosts, config: &Config, deadline: Deadline) -> Result<Rc<dyn Backend>> {
+        Ok(Rc::new(VerbsBackend::open(boot, hosts, config, deadline)?))
     }
 }

@@ -13,11 +13,6 @@ pub(crate) struct Memory {
     len_bytes: usize,
 }
 
-// SAFETY: an address and a length; who may touch what is there is the protocol's, not the thread's.
-unsafe impl Send for Memory {}
-// SAFETY: as above.
-unsafe impl Sync for Memory {}
-
 /// What is said of memory that has no byte: aligned, and never touched.
 const NOWHERE: usize = 4096;
 /// From this length on, the system is asked for large pages: a device looks up fewer of them.

@@ -6,12 +6,12 @@ use crate::ffi::{self, Context, DeviceLimits, PortState, Refused};
 use crate::gid::{Gid, Kind};
 use crate::options::Options;
 use rma::{Error, Rank, Result};
-use std::sync::Arc;
+use std::rc::Rc;
 
 /// A port that can be a rail.
 #[derive(Debug)]
 pub(crate) struct Port {
-    pub(crate) context: Arc<Context>,
+    pub(crate) context: Rc<Context>,
     /// The name of the device.
     pub(crate) device: String,
     pub(crate) number: u8,
@@ -115,7 +115,7 @@ fn named(names: &[String], options: &Options, rank: Rank, local_rank: u32) -> Re
 }
 
 /// Opens a device and asks what it can do.
-pub(crate) fn open(name: &str) -> Result<(Arc<Context>, DeviceLimits)> {
+pub(crate) fn open(name: &str) -> Result<(Rc<Context>, DeviceLimits)> {
     let context = Context::open(name)
         .map_err(|refused| failed(format!("opening {name}: may this user read and write /dev/infiniband/uverbs*?"), refused))?;
     let context = context.ok_or_else(|| Error::Launch(format!("libibverbs does not see the RDMA device {name} any more")))?;
@@ -123,7 +123,7 @@ pub(crate) fn open(name: &str) -> Result<(Arc<Context>, DeviceLimits)> {
     Ok((context, limits))
 }
 
-fn port(context: &Arc<Context>, device: &str, number: u8, limits: DeviceLimits, options: &Options) -> Result<Port> {
+fn port(context: &Rc<Context>, device: &str, number: u8, limits: DeviceLimits, options: &Options) -> Result<Port> {
     let name = label(device, number);
     if !context.speaks_infiniband() {
         return Err(Error::Launch(format!("{name} speaks neither InfiniBand nor RoCE; iWARP cannot notify with a write")));

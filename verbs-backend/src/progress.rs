@@ -13,7 +13,7 @@ use rma::{Epoch, Error, Rail, Rank, Result};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use std::fmt::Write;
 use std::os::fd::AsFd;
-use std::sync::Arc;
+use std::rc::Rc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ pub(crate) struct Packed {
     /// How many puts that are.
     pub(crate) puts: usize,
     pub(crate) copies: Box<[Gather]>,
-    pub(crate) buffer: Arc<Memory>,
+    pub(crate) buffer: Rc<Memory>,
 }
 
 /// The puts to one target on one rail.
@@ -93,14 +93,14 @@ impl Partner {
 /// A committed queue.
 #[derive(Debug)]
 pub(crate) struct VerbsCommitted {
-    shared: Arc<Shared>,
+    shared: Rc<Shared>,
     state: State,
 }
 
 /// A chain as lists of requests, and how far the epoch is.
 #[derive(Debug)]
 struct State {
-    chain: Arc<Chain>,
+    chain: Rc<Chain>,
     /// Receives set aside on every connection.
     receives: u32,
     partners: Vec<Partner>,
@@ -127,8 +127,8 @@ const BROKEN_OR_DEAD: Duration = Duration::from_secs(3);
 
 impl VerbsCommitted {
     pub(crate) fn new(
-        shared: Arc<Shared>,
-        chain: Arc<Chain>,
+        shared: Rc<Shared>,
+        chain: Rc<Chain>,
         receives: u32,
         partners: Vec<Partner>,
         lanes: Vec<Lane>,

@@ -8,14 +8,14 @@ use rma::{Error, Rank, Result};
 use serde::{Deserialize, Serialize};
 use std::any::Any;
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::rc::Rc;
 
 /// This rank's part of a window.
 #[derive(Debug)]
 pub(crate) struct VerbsWindow {
-    memory: Arc<Memory>,
+    memory: Rc<Memory>,
     /// By rail; empty if there is no byte to register.
-    pub(crate) regions: Vec<Arc<Region>>,
+    pub(crate) regions: Vec<Rc<Region>>,
 }
 
 /// What a peer needs to write a window.
@@ -68,11 +68,11 @@ pub(crate) fn locked_limit() -> Option<u64> {
 }
 
 /// Makes and registers this rank's part.
-pub(crate) fn register(shared: &Shared, spec: &WindowSpec<'_>) -> Result<Arc<dyn WindowMem>> {
+pub(crate) fn register(shared: &Shared, spec: &WindowSpec<'_>) -> Result<Rc<dyn WindowMem>> {
     let len_bytes = spec.bytes_by_rank.get(shared.rank.index()).copied().unwrap_or(0);
     let memory = Memory::new(usize::try_from(len_bytes).unwrap_or(usize::MAX))
         .map_err(|cause| Error::os(format!("mapping {len_bytes} bytes for {}", spec.id), cause))?;
-    let memory = Arc::new(memory);
+    let memory = Rc::new(memory);
     let mut regions = Vec::new();
     for rail in shared.rails.iter().filter(|_| len_bytes > 0) {
         let region = Region::new(&rail.domain, &memory, true).map_err(|refused| {
@@ -86,9 +86,9 @@ pub(crate) fn register(shared: &Shared, spec: &WindowSpec<'_>) -> Result<Arc<dyn
             );
             failed(doing, refused)
         })?;
-        regions.push(Arc::new(region));
+        regions.push(Rc::new(region));
     }
-    Ok(Arc::new(VerbsWindow { memory, regions }))
+    Ok(Rc::new(VerbsWindow { memory, regions }))
 }
 
 impl WindowMem for VerbsWindow {

@@ -16,7 +16,6 @@ use serde::de::DeserializeOwned;
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use std::sync::Arc;
 
 /// A put and the rail it takes.
 type Placed<'a> = (&'a MsgHandle, Rail);
@@ -72,7 +71,7 @@ pub(super) fn commit(open: Open) -> Result<Ready> {
     agree(&comm, id, problem, deadline)?;
 
     let chain = build_chain(&open, id, &placed, accepted, answers)?;
-    let committed = comm.backend.commit(Arc::new(chain), &*comm.boot, deadline);
+    let committed = comm.backend.commit(Rc::new(chain), &*comm.boot, deadline);
     let problem = committed.as_ref().err().map(|error| (comm.rank, error.full_text()));
     agree(&comm, id, problem, deadline)?;
     ready.parts = std::mem::take(&mut claims.parts);
@@ -148,7 +147,7 @@ fn keys_for(open: &Open, offer: &Offer) -> Vec<(WindowId, Vec<u8>)> {
 }
 
 fn build_chain(open: &Open, id: QueueId, placed: &[Placed<'_>], accepted: Accepted, answers: Vec<(Rank, Answer)>) -> Result<Chain> {
-    let mut keys: BTreeMap<(Rank, WindowId), Arc<[u8]>> = BTreeMap::new();
+    let mut keys: BTreeMap<(Rank, WindowId), Rc<[u8]>> = BTreeMap::new();
     for (target, answer) in answers {
         if let Answer::Accept(windows) = answer {
             keys.extend(windows.into_iter().map(|(window, key)| ((target, window), key.into())));

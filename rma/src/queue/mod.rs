@@ -388,11 +388,11 @@ mod tests {
             self.0.caps()
         }
 
-        fn register(&self, window: &WindowSpec<'_>) -> Result<Arc<dyn WindowMem>> {
+        fn register(&self, window: &WindowSpec<'_>) -> Result<Rc<dyn WindowMem>> {
             self.0.register(window)
         }
 
-        fn commit(&self, chain: Arc<Chain>, boot: &dyn Bootstrap, deadline: Deadline) -> Result<Box<dyn Committed>> {
+        fn commit(&self, chain: Rc<Chain>, boot: &dyn Bootstrap, deadline: Deadline) -> Result<Box<dyn Committed>> {
             Ok(Box::new(CountingCommitted(self.0.commit(chain, boot, deadline)?, self.1.clone())))
         }
     }
@@ -444,7 +444,7 @@ mod tests {
         let config = Config::default();
         let boot: Arc<dyn Bootstrap> = Arc::new(threads::group(1).pop().unwrap());
         let shared_memory = ShmBackend::threads(ThreadSpace::new(1), Rank(0), &config);
-        Comm::over(Arc::new(Counting(shared_memory, held_back.clone())), boot, config).unwrap()
+        Comm::over(Rc::new(Counting(shared_memory, held_back.clone())), boot, config).unwrap()
     }
 
     fn to_itself(comm: &Comm) -> RmaQueue<Ready> {

@@ -15,6 +15,7 @@ use crate::{Bootstrap, Deadline, Error, QueueId, Rail, Rank, Result};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
+use std::rc::Rc;
 use std::sync::Arc;
 
 /// What a rank tells a partner: where the partner's counters are, and which regions still have to change hands.
@@ -51,8 +52,8 @@ struct Partner {
 }
 
 pub(super) fn commit(
-    shared: &Arc<Shared>,
-    chain: &Arc<Chain>,
+    shared: &Rc<Shared>,
+    chain: &Rc<Chain>,
     boot: &dyn Bootstrap,
     deadline: Deadline,
 ) -> Result<Box<dyn Committed>> {
@@ -229,7 +230,7 @@ impl Reach<'_> {
     }
 
     fn own_bell(&mut self) -> Result<NonNull<Bell>> {
-        let slot = self.shared.board.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).bell(&self.shared.space)?;
+        let slot = self.shared.board.borrow_mut().bell(&self.shared.space)?;
         self.bell(self.shared.rank, slot)
     }
 }

@@ -205,7 +205,7 @@ mod tests {
     use crate::backend::WindowMem;
     use crate::{Rail, Rank, WindowId};
     use std::any::Any;
-    use std::sync::Arc;
+    use std::rc::Rc;
 
     #[derive(Debug)]
     struct Plain(Vec<u8>);
@@ -243,11 +243,11 @@ mod tests {
             let put = Put {
                 target: Rank(0),
                 rail: Rail(0),
-                source: Arc::new(source),
+                source: Rc::new(source),
                 source_blocks: Blocks::contiguous(from as u64, bytes as u64),
                 window: WindowId(0),
                 target_blocks: Blocks::contiguous(to as u64, bytes as u64),
-                key: Arc::new([]),
+                key: Rc::new([]),
             };
             let len_bytes = target.len();
             let copy = Copy::new(&put, NonNull::from(target.as_mut_slice()).cast(), len_bytes, bytes as u128);

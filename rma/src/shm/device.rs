@@ -11,12 +11,14 @@ use crate::{Bootstrap, Config, Deadline, Error, Rank, Result};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags};
-use std::sync::{Arc, Mutex};
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
 
 /// One copy straight into the target's window, for ranks that are threads of a process or processes of a host.
 #[derive(Debug)]
 pub struct ShmBackend {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Rc<Shared>,
     caps: Caps,
 }
 
@@ -25,7 +27,7 @@ pub struct ShmBackend {
 pub(super) struct Shared {
     pub(super) rank: Rank,
     pub(super) space: Space,
-    pub(super) board: Mutex<Board>,
+    pub(super) board: RefCell<Board>,
     /// Whether there are more ranks than cores, so that waiting must give its core away.
     pub(super) crowded: bool,
     /// The processes of the ranks; empty where all are threads of one.
@@ -79,7 +81,7 @@ impl ShmBackend {
     fn new(rank: Rank, space: Space, crowded: bool, processes: Vec<Pid>, config: &Config) -> Self {
         let mut caps = Caps::new(super::NAME, config.rails.unwrap_or(DEFAULT_RAILS));
         caps.polls_per_look = if crowded { POLLS_WHEN_CROWDED } else { POLLS_WITH_A_CORE_EACH };
-        Self { shared: Arc::new(Shared { rank, space, board: Mutex::new(Board::new()), crowded, processes }), caps }
+        Self { shared: Rc::new(Shared { rank, space, board: RefCell::new(Board::new()), crowded, processes }), caps }
     }
 }
 
@@ -92,11 +94,11 @@ impl Backend for ShmBackend {
         window::admit(spec)
     }
 
-    fn register(&self, spec: &WindowSpec<'_>) -> Result<Arc<dyn WindowMem>> {
+    fn register(&self, spec: &WindowSpec<'_>) -> Result<Rc<dyn WindowMem>> {
         window::register(&self.shared, spec)
     }
 
-    fn commit(&self, chain: Arc<Chain>, boot: &dyn Bootstrap, deadline: Deadline) -> Result<Box<dyn Committed>> {
+    fn commit(&self, chain: Rc<Chain>, boot: &dyn Bootstrap, deadline: Deadline) -> Result<Box<dyn Committed>> {
         commit::commit(&self.shared, &chain, boot, deadline)
     }
 }

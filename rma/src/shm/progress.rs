@@ -10,7 +10,8 @@ use crate::backend::{Chain, Committed, Lack, Missing, Progress};
 use crate::{Epoch, Rail, Rank, Result};
 use std::fmt::Write;
 use std::ptr::NonNull;
-use std::sync::{Arc, PoisonError};
+use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The puts to one target on one rail, and what tells it of them.
@@ -44,7 +45,7 @@ pub(super) struct Credit {
 /// A chain with addresses.
 #[derive(Debug)]
 pub(super) struct ShmCommitted {
-    chain: Arc<Chain>,
+    chain: Rc<Chain>,
     epoch: Epoch,
     /// Whether lanes wait for credits.
     credited: bool,
@@ -68,17 +69,13 @@ pub(super) struct ShmCommitted {
     regions: Vec<Arc<Region>>,
 }
 
-// SAFETY: the addresses point into regions that `regions` keeps mapped, and what is at them is atomic, or window
-// memory that the protocol gives to one side at a time; neither depends on the thread.
-unsafe impl Send for ShmCommitted {}
-
 /// Turns of `park` in which a rank with a core of its own keeps it.
 const PATIENT_TURNS: u32 = 40;
 /// Turns of `park`, each after many polls that yield, before a crowded rank sleeps.
 const YIELDING_TURNS: u32 = 4;
 
 impl ShmCommitted {
-    pub(super) fn new(chain: Arc<Chain>, crowded: bool, started: NonNull<Counter>, own_bell: NonNull<Bell>) -> Self {
+    pub(super) fn new(chain: Rc<Chain>, crowded: bool, started: NonNull<Counter>, own_bell: NonNull<Bell>) -> Self {
         Self {
             credited: chain.credits,
             chain,
@@ -346,27 +343,27 @@ impl Drop for ShmCommitted {
 /// Counters taken from the own board for one queue.
 #[derive(Debug)]
 pub(super) struct Taken {
-    shared: Arc<Shared>,
+    shared: Rc<Shared>,
     slots: Vec<(Rank, Slot)>,
 }
 
 impl Taken {
-    pub(super) fn new(shared: Arc<Shared>) -> Self {
+    pub(super) fn new(shared: Rc<Shared>) -> Self {
         Self { shared, slots: Vec::new() }
     }
 
     pub(super) fn take(&mut self, partner: Rank) -> Result<Slot> {
-        let slot = self.shared.board.lock().unwrap_or_else(PoisonError::into_inner).take(partner, &self.shared.space)?;
+        let slot = self.shared.board.borrow_mut().take(partner, &self.shared.space)?;
         self.slots.push((partner, slot));
         Ok(slot)
     }
 
     pub(super) fn bell(&self) -> Result<Slot> {
-        self.shared.board.lock().unwrap_or_else(PoisonError::into_inner).bell(&self.shared.space)
+        self.shared.board.borrow_mut().bell(&self.shared.space)
     }
 
     pub(super) fn give_back(self) {
-        let mut board = self.shared.board.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut board = self.shared.board.borrow_mut();
         self.slots.iter().for_each(|&(partner, slot)| board.give_back(partner, slot));
     }
 }

@@ -8,6 +8,7 @@ use crate::memory::available_bytes;
 use crate::{Error, Result};
 use std::any::Any;
 use std::ptr::NonNull;
+use std::rc::Rc;
 use std::sync::Arc;
 
 /// This rank's part of a window.
@@ -32,11 +33,11 @@ pub(super) fn admit(spec: &WindowSpec<'_>) -> Result<()> {
 }
 
 /// Makes the memory of this rank's part.
-pub(super) fn register(shared: &Shared, spec: &WindowSpec<'_>) -> Result<Arc<dyn WindowMem>> {
+pub(super) fn register(shared: &Shared, spec: &WindowSpec<'_>) -> Result<Rc<dyn WindowMem>> {
     let len_bytes = spec.bytes_by_rank.get(shared.rank.index()).copied().unwrap_or_default();
     let len_bytes = usize::try_from(len_bytes).unwrap_or(usize::MAX);
     let (id, region) = shared.space.make(len_bytes)?;
-    Ok(Arc::new(ShmWindow { id, region }))
+    Ok(Rc::new(ShmWindow { id, region }))
 }
 
 impl WindowMem for ShmWindow {

@@ -13,7 +13,6 @@ use leases::{Access, Busy};
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 use thread_bound::ThreadBound;
 
@@ -33,7 +32,7 @@ pub struct RmaWindow {
 pub(crate) struct WindowInner {
     pub(crate) id: WindowId,
     pub(crate) comm: Rc<CommInner>,
-    pub(crate) mem: Arc<dyn WindowMem>,
+    pub(crate) mem: Rc<dyn WindowMem>,
     pub(crate) bytes_by_rank: Vec<u64>,
     pub(super) access: RefCell<Access>,
     pub(crate) freed: Cell<bool>,
