@@ -1,14 +1,15 @@
 //! What a queue becomes: connections with every partner, slots for what they tell, and prebuilt lists of requests.
 //! Owns the cards that partners exchange, and the checks on them; the hot path is in `progress`.
 
-use crate::connection::{Connection, ConnectionId, NOTICES, RECEIVES_AT_ONCE};
+use crate::connection::{Connection, ConnectionId, NOTICES, USED_RECEIVES};
 use crate::device::{RailDevice, Shared, failed, message_bytes};
 use crate::ffi::{Patience, Region, Route, SendList};
 use crate::gid::{self, Gid};
 use crate::memory::Memory;
 use crate::options::Options;
 use crate::plan::{self, Addressed, Limits, Packing};
-use crate::progress::{Expected, Lane, Packed, Partner, Segment, VerbsCommitted};
+use crate::progress::{Expected, Lane, Packed, Partner, VerbsCommitted};
+use crate::slot::Slot;
 use crate::window::{Key, VerbsWindow};
 use rma::backend::{Chain, Committed, Put};
 use rma::bootstrap::{Messages, Objection};
@@ -113,7 +114,7 @@ fn malformed(what: &'static str, peer: Rank, reason: &str) -> Error {
 /// A partner while the queue is being made.
 #[derive(Debug)]
 struct Draft {
-    slot: u32,
+    slot: Rc<Slot>,
     /// Where its notices are to go.
     their_slot: u32,
     /// The rails on which it writes to this rank, ascending.
@@ -186,7 +187,7 @@ impl<'a> Making<'a> {
                     gids: device.gids.clone(),
                 }
             });
-            (peer, Card { queue: self.chain.queue, slot: draft.slot, rails: rails.collect() })
+            (peer, Card { queue: self.chain.queue, slot: draft.slot.number, rails: rails.collect() })
         };
         self.drafts.iter().map(card).collect()
     }
@@ -226,12 +227,12 @@ impl<'a> Making<'a> {
                     }
                 };
                 *connection = Some(id);
-                engine.set_way(draft.slot, *rail, id);
+                draft.slot.way(*rail).connection.set(Some(id));
                 let there = engine.connection_mut(id);
                 there.users += 1;
                 there.reserved += receives;
                 // Some are always used and not posted again yet.
-                let limit = there.depths.receives.saturating_sub(RECEIVES_AT_ONCE);
+                let limit = there.depths.receives.saturating_sub(USED_RECEIVES);
                 if there.reserved > limit {
                     return Err(Error::Limit {
                         what: "the number of notices that a connection may have to receive at once,",
@@ -336,20 +337,20 @@ impl<'a> Making<'a> {
         let writes = plan::writes(&addressed, &packing, buffer, limits);
         // Two lists fit at once, with the room that is kept for notices.
         let longest = (depths.sends.saturating_sub(NOTICES) as usize / 2).max(1);
-        let lists = writes.chunks(longest).count();
-        let segments = writes.chunks(longest).enumerate().map(|(at, writes)| Segment {
-            list: SendList::new(Connection::request_id(id), writes, at + 1 == lists, sources.clone()),
-        });
+        let list = |writes, notifies| SendList::new(Connection::request_id(id), writes, notifies, sources.clone());
+        let (before, last) = writes.split_at((writes.len() - 1) / longest * longest);
+        let (before, last) = (before.chunks(longest).map(|writes| list(writes, false)).collect(), list(last, true));
         let gathering = writes.iter().filter(|write| write.pieces.len() > 1).count();
         let inline = writes.iter().filter(|write| write.inline).count();
         Ok(Lane {
             target,
             rail,
             connection: id,
-            slot: draft.slot,
+            slot: draft.slot.clone(),
             their_slot: draft.their_slot,
-            segments: segments.collect(),
             packed,
+            before,
+            last,
             puts: puts.len(),
             bytes: puts.iter().map(|put| put.target_blocks.total_bytes()).sum(),
             requests: writes.len(),
@@ -367,14 +368,14 @@ impl<'a> Making<'a> {
         drop(engine);
         let partners = self.drafts.iter().map(|(&rank, draft)| Partner {
             rank,
-            slot: draft.slot,
+            slot: draft.slot.clone(),
             their_slot: draft.their_slot,
             credits_on: draft.from.first().copied(),
             connections: draft.connections.iter().filter_map(|&(rail, id)| id.map(|id| (rail, id))).collect(),
         });
         let expected = self.chain.incoming.iter().flat_map(|incoming| {
-            let slot = self.drafts[&incoming.origin].slot;
-            incoming.rails.iter().map(move |&rail| Expected { slot, origin: incoming.origin, rail })
+            let slot = &self.drafts[&incoming.origin].slot;
+            incoming.rails.iter().map(|&rail| Expected { slot: slot.clone(), origin: incoming.origin, rail })
         });
         let (partners, expected) = (partners.collect(), expected.collect());
         VerbsCommitted::new(self.shared.clone(), self.chain.clone(), self.receives(), partners, lanes, expected)
@@ -389,7 +390,7 @@ impl Drop for Making<'_> {
         let receives = self.receives();
         let mut engine = self.shared.engine();
         for draft in self.drafts.values() {
-            engine.give_back_slot(draft.slot);
+            engine.give_back_slot(&draft.slot);
             for id in draft.connections.iter().filter_map(|(_, id)| *id) {
                 engine.release(id, receives, self.shared);
             }

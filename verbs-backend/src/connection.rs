@@ -3,8 +3,11 @@
 
 use crate::failure::{Breakdown, Failure};
 use crate::ffi::{Depths, QueuePair, Refused, SendList};
+use crate::notice::{self, What};
+use crate::slot::Slot;
 use rma::{Rail, Rank};
 use std::collections::VecDeque;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 /// Its place in the engine's table, never used twice.
@@ -14,18 +17,12 @@ pub(crate) struct ConnectionId(pub(crate) u32);
 /// How many signaled requests may be on their way at once: what there is room for without allocating.
 const SIGNALED: u32 = 64;
 
-/// What is told when a list is complete: the slot of the own queue, and whose it was, as slots go from queue to queue.
-pub(crate) type Owner = Option<(u32, Tenancy)>;
-
-/// Counts the times that any slot was taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub(crate) struct Tenancy(pub(crate) u64);
-
 /// Requests on their way up to and including a signaled one.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct Batch {
     requests: u32,
-    owner: Owner,
+    /// Who is told when it is complete.
+    owner: Option<Rc<Slot>>,
 }
 
 /// One end of a connection.
@@ -49,10 +46,14 @@ pub(crate) struct Connection {
     /// Unsignaled ones since the last signaled one.
     unsignaled: u32,
     on_way: VecDeque<Batch>,
+    /// A credit that waits for a list to take it along: the slot at the other end, and the epoch.
+    owed: Option<(u32, u64)>,
     /// Notices that found no room, in order.
     backlog: VecDeque<u32>,
     /// Receives that were used and are not posted again yet.
     used_receives: u32,
+    /// Whether the engine knows that some should be.
+    thirsty: bool,
     /// Since when somebody has been waiting for the peer, as far as nothing has come meanwhile.
     awaited_since: Option<Instant>,
 }
@@ -65,7 +66,10 @@ pub(crate) const NOTICES: u32 = 4;
 const SILENCE: Duration = Duration::from_secs(1);
 
 /// So many receives are posted again at once.
-pub(crate) const RECEIVES_AT_ONCE: u32 = 8;
+const RECEIVES_AT_ONCE: u32 = 4;
+
+/// Fewer than so many are used and not posted again.
+pub(crate) const USED_RECEIVES: u32 = 2 * RECEIVES_AT_ONCE;
 
 /// After so many unsignaled requests one is signaled, so that their room comes back.
 const UNSIGNALED: u32 = 8;
@@ -85,8 +89,10 @@ impl Connection {
             free: depths.sends,
             unsignaled: 0,
             on_way: VecDeque::with_capacity(SIGNALED as usize),
+            owed: None,
             backlog: VecDeque::with_capacity(SIGNALED as usize),
             used_receives: 0,
+            thirsty: false,
             awaited_since: None,
         }
     }
@@ -124,15 +130,42 @@ impl Connection {
     /// # Safety
     /// As for [`QueuePair::post`].
     #[expect(unsafe_code, reason = "passes the promise of `Committed::start` on")]
-    #[inline]
-    pub(crate) unsafe fn post(&mut self, list: &mut SendList, owner: Owner) {
+    #[inline(always)]
+    pub(crate) unsafe fn post(&mut self, list: &mut SendList, owner: &Rc<Slot>) {
         let requests = list.len() + std::mem::take(&mut self.unsignaled);
         self.free -= list.len();
-        self.on_way.push_back(Batch { requests, owner });
+        self.on_way.push_back(Batch { requests, owner: Some(owner.clone()) });
         // SAFETY: the caller's promise.
         if let Err(refused) = unsafe { self.pair.post(list) } {
             self.refused(&refused);
         }
+    }
+
+    /// Holds a credit back until the next list, or until [`pay`](Self::pay).
+    #[inline]
+    pub(crate) fn owe(&mut self, slot: u32, epoch: u64) {
+        self.pay();
+        self.owed = Some((slot, epoch));
+    }
+
+    /// Sends the credit that is owed, if no list has taken it along.
+    #[inline]
+    pub(crate) fn pay(&mut self) {
+        if let Some((slot, epoch)) = self.owed.take() {
+            self.notify(notice::encode(What::Granted, slot, epoch), false);
+        }
+    }
+
+    /// The immediate of a list that tells of an arrival, and of the credit that is owed.
+    #[inline]
+    pub(crate) fn arrival(&mut self, slot: u32, epoch: u64) -> u32 {
+        if let Some(owed) = self.owed
+            && let Some(both) = notice::encode_both((slot, epoch), owed)
+        {
+            self.owed = None;
+            return both;
+        }
+        notice::encode(What::Arrived, slot, epoch)
     }
 
     /// Sends a notice, now or as soon as there is room. With `sure` its delivery is waited for by [`is_idle`](Self::is_idle).
@@ -165,30 +198,41 @@ impl Connection {
         (0..count).try_for_each(|_| self.pair.post_receives::<1>(Self::request_id(self.id)))
     }
 
-    /// A notice has come in; now and then the receives that notices use up are posted again.
+    /// A notice has come in, which uses up a receive. True if [`post_used_receives`](Self::post_used_receives) should be called as
+    /// soon as there is nothing else to do, and that was not said before.
     #[inline]
-    pub(crate) fn received(&mut self) {
+    pub(crate) fn received(&mut self) -> bool {
         self.awaited_since = None;
         self.used_receives += 1;
-        if self.used_receives == RECEIVES_AT_ONCE {
-            self.used_receives = 0;
+        if self.used_receives < RECEIVES_AT_ONCE {
+            return false;
+        }
+        if self.used_receives == USED_RECEIVES {
+            self.post_used_receives();
+            return false;
+        }
+        !std::mem::replace(&mut self.thirsty, true)
+    }
+
+    /// Posts receives again that notices have used up.
+    pub(crate) fn post_used_receives(&mut self) {
+        self.thirsty = false;
+        while self.used_receives >= RECEIVES_AT_ONCE {
+            self.used_receives -= RECEIVES_AT_ONCE;
             if let Err(refused) = self.pair.post_receives::<{ RECEIVES_AT_ONCE as usize }>(Self::request_id(self.id)) {
-                self.refused(&refused);
+                return self.refused(&refused);
             }
         }
     }
 
     /// A signaled request is complete. Returns whose it was.
     #[inline]
-    pub(crate) fn completed(&mut self) -> Owner {
+    pub(crate) fn completed(&mut self) -> Option<Rc<Slot>> {
         self.awaited_since = None;
         let batch = self.on_way.pop_front()?;
         self.free += batch.requests;
-        while !self.backlog.is_empty()
-            && self.has_room_for_notice()
-            && let Some(immediate) = self.backlog.pop_front()
-        {
-            self.send(immediate, true);
+        if !self.backlog.is_empty() {
+            self.send_backlog();
         }
         batch.owner
     }
@@ -198,7 +242,17 @@ impl Connection {
         self.failure.is_some() || (self.on_way.is_empty() && self.backlog.is_empty())
     }
 
+    #[cold]
+    fn send_backlog(&mut self) {
+        while self.has_room_for_notice()
+            && let Some(immediate) = self.backlog.pop_front()
+        {
+            self.send(immediate, true);
+        }
+    }
+
     /// Ends it: takes note of the first thing that went wrong, or of the first that says more.
+    #[cold]
     pub(crate) fn fail(&mut self, cause: Breakdown) {
         match &mut self.failure {
             None => {
@@ -213,6 +267,7 @@ impl Connection {
         }
     }
 
+    #[cold]
     pub(crate) fn refused(&mut self, refused: &Refused) {
         tracing::warn!(peer = self.peer.0, rail = self.rail.0, "{refused}");
         self.fail(Breakdown::Post { call: refused.call, number: refused.number().unwrap_or(0) });

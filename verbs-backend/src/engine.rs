@@ -1,45 +1,18 @@
 //! What all queues of a rank share: its connections, its slots, and the one place where completions are taken.
-//! Owns what notices do; knows no puts.
+//! Knows no puts.
 
-use crate::connection::{Connection, ConnectionId, Tenancy};
+use crate::connection::{Connection, ConnectionId};
 use crate::device::{RailDevice, Shared};
 use crate::failure::Breakdown;
-use crate::ffi::{BATCH, Completion, SendList};
-use crate::notice::{self, MAX_SLOTS, Notice, What};
+use crate::ffi::{Batch, Completion, Refused};
+use crate::notice::{self, Notice, What};
+use crate::slot::{Slot, Slots};
 use rma::{Rail, Rank};
 use std::collections::HashMap;
+use std::rc::Rc;
 
 /// More batches than a completion queue holds; a limit only against peers that send faster than is taken.
 const MOST_BATCHES: usize = 1 << 16;
-
-/// What a queue and one partner have told each other.
-#[derive(Clone, Debug)]
-pub(crate) struct Slot {
-    tenancy: Tenancy,
-    /// Epochs that have arrived from the partner, by rail.
-    pub(crate) arrived: Box<[u64]>,
-    /// Lists of this rank that are complete, by rail.
-    pub(crate) completed: Box<[u64]>,
-    /// Epochs that the partner may be written in.
-    pub(crate) granted: u64,
-    /// For each rail on which the partner has closed, the epoch modulo [`notice::EPOCHS`] up to which it has seen everything.
-    pub(crate) closed: Box<[Option<u64>]>,
-    /// The connection on each rail that the two use: what comes over another one is of an earlier queue that had this slot.
-    ways: Box<[Option<ConnectionId>]>,
-    /// The queue is gone, and only the partner's closing is waited for.
-    abandoned: bool,
-}
-
-impl Slot {
-    /// Whether nothing of the partner comes any more.
-    pub(crate) fn is_quiet(&self) -> bool {
-        self.ways.iter().zip(&self.closed).all(|(way, closed)| way.is_none() || closed.is_some())
-    }
-
-    pub(crate) fn any_closed(&self) -> bool {
-        self.closed.iter().any(Option::is_some)
-    }
-}
 
 /// What all queues of a rank share.
 #[derive(Debug, Default)]
@@ -47,45 +20,54 @@ pub(crate) struct Engine {
     connections: Vec<Option<Connection>>,
     /// The connection to use for new queues.
     current: HashMap<(Rank, Rail), ConnectionId>,
-    slots: Vec<Option<Slot>>,
-    free_slots: Vec<u32>,
-    last_tenancy: Tenancy,
-    /// Credits that wait for a list that takes them along: the connection, the slot at the other end, the epoch.
-    owed: Vec<(ConnectionId, u32, u64)>,
+    slots: Slots,
+    /// The connections on which a credit waits for a list that takes it along.
+    owing: Vec<ConnectionId>,
+    /// Those whose used receives are to be posted again.
+    thirsty: Vec<ConnectionId>,
     /// Whether any connection has failed: while none has, nobody looks.
     pub(crate) any_failed: bool,
-    /// The rail that is looked at first.
-    first_rail: usize,
 }
 
 impl Engine {
-    /// Takes all that has come in, rail by rail. True if there was anything.
-    #[inline]
+    /// Takes all that has come in, a batch of each rail in turn. True if there was anything.
+    #[inline(always)]
     pub(crate) fn drain(&mut self, rails: &[RailDevice]) -> bool {
         let mut any = false;
-        self.first_rail = if self.first_rail + 1 < rails.len() { self.first_rail + 1 } else { 0 };
-        for rail in (self.first_rail..rails.len()).chain(0..self.first_rail) {
-            // Who gives a peer up has looked once more, and must then have seen what the peer did last, behind all others.
-            for _ in 0..MOST_BATCHES {
-                match rails[rail].completions.poll(|completion| self.take(&completion)) {
-                    Ok(0) => break,
-                    Ok(count) => {
-                        any = true;
-                        if count < BATCH {
-                            break;
-                        }
-                    }
-                    Err(refused) => {
-                        any = true;
-                        let of_rail = |connection: &&mut Connection| connection.rail.0 as usize == rail;
-                        self.connections.iter_mut().flatten().filter(of_rail).for_each(|connection| connection.refused(&refused));
-                        self.any_failed = true;
-                        break;
-                    }
+        // Who gives a peer up has looked once more, and must then have seen what the peer did last, behind all others.
+        for _ in 0..MOST_BATCHES {
+            let mut more = false;
+            for (rail, device) in rails.iter().enumerate() {
+                let mut batch = Batch::new();
+                if let Err(refused) = device.completions.poll(&mut batch) {
+                    any = true;
+                    self.rail_refused(rail, &refused);
+                } else if !batch.is_empty() {
+                    any = true;
+                    more |= batch.is_full();
+                    self.take_all(&batch);
                 }
             }
+            if !more {
+                break;
+            }
+        }
+        if !any && !self.thirsty.is_empty() {
+            self.post_used_receives();
         }
         any
+    }
+
+    #[inline(never)]
+    fn take_all(&mut self, batch: &Batch) {
+        batch.completions().for_each(|completion| self.take(&completion));
+    }
+
+    #[cold]
+    fn rail_refused(&mut self, rail: usize, refused: &Refused) {
+        let of_rail = |connection: &&mut Connection| usize::from(connection.rail.0) == rail;
+        self.connections.iter_mut().flatten().filter(of_rail).for_each(|connection| connection.refused(refused));
+        self.any_failed = true;
     }
 
     #[inline]
@@ -96,119 +78,85 @@ impl Engine {
             self.any_failed = true;
             return;
         }
-        let rail = usize::from(connection.rail.0);
+        let rail = connection.rail;
         let Some(immediate) = completion.immediate else {
-            // The acknowledgment may have been late, and the queue gone: its partner's closing said as much.
-            if let Some((index, tenancy)) = connection.completed()
-                && let Some(Some(slot)) = self.slots.get_mut(index as usize)
-                && slot.tenancy == tenancy
-            {
-                slot.completed[rail] += 1;
+            if let Some(slot) = connection.completed() {
+                let completed = &slot.way(rail).completed;
+                completed.set(completed.get() + 1);
             }
             return;
         };
-        connection.received();
         let id = connection.id;
-        let (first, second) = notice::decode(immediate);
-        let heard = self.hear(id, rail, first) && second.is_none_or(|second| self.hear(id, rail, second));
+        if connection.received() {
+            self.thirsty.push(id);
+        }
+        let heard = match notice::decode(immediate) {
+            (one, None) => self.hear(id, rail, one),
+            (first, Some(second)) => self.hear(id, rail, first) && self.hear(id, rail, second),
+        };
         if !heard {
-            self.nonsense(completion.id, immediate);
+            self.nonsense(id, immediate);
         }
     }
 
     /// Takes note of what a peer says. False if that cannot be.
-    #[inline]
-    fn hear(&mut self, id: ConnectionId, rail: usize, notice: Notice) -> bool {
-        let Some(Some(slot)) = self.slots.get_mut(notice.slot as usize) else { return false };
-        let expected = match notice.what {
-            What::Arrived => slot.arrived[rail] + 1,
-            What::Granted => slot.granted + 1,
-            What::Closed => notice.epoch,
-        };
-        // The modulus is a power of two, and a division would be the longest step of all.
-        if slot.ways[rail] != Some(id) || notice.epoch != expected & (notice.modulus - 1) {
-            return false;
+    #[inline(always)]
+    fn hear(&mut self, id: ConnectionId, rail: Rail, notice: Notice) -> bool {
+        let Some(slot) = self.slots.get(notice.slot) else { return false };
+        let heard = slot.hear(id, rail, notice);
+        if heard && notice.what == What::Closed && slot.is_abandoned() && slot.ways().all(|(_, way)| way.closed.get().is_some()) {
+            self.slots.give_back(notice.slot);
         }
-        match notice.what {
-            What::Arrived => slot.arrived[rail] = expected,
-            What::Granted => slot.granted = expected,
-            What::Closed => {
-                slot.closed[rail] = Some(notice.epoch);
-                if slot.abandoned && slot.is_quiet() {
-                    self.give_back_slot(notice.slot);
-                }
-            }
-        }
-        true
+        heard
     }
 
     #[cold]
-    fn nonsense(&mut self, id: u64, immediate: u32) {
-        if let Some(Some(connection)) = self.connections.get_mut(id as usize) {
-            connection.fail(Breakdown::Nonsense(immediate));
-            self.any_failed = true;
-        }
+    fn nonsense(&mut self, id: ConnectionId, immediate: u32) {
+        self.connection_mut(id).fail(Breakdown::Nonsense(immediate));
+        self.any_failed = true;
     }
 
-    pub(crate) fn slot(&self, index: u32) -> &Slot {
-        self.slots[index as usize].as_ref().expect("bug: a slot is gone while its queue is alive")
+    /// The moment for it is when nothing comes in: then nobody waits for what this rank does next.
+    #[inline(never)]
+    fn post_used_receives(&mut self) {
+        while let Some(id) = self.thirsty.pop() {
+            if let Some(Some(connection)) = self.connections.get_mut(id.0 as usize) {
+                connection.post_used_receives();
+                self.any_failed |= connection.failure.is_some();
+            }
+        }
     }
 
     /// A slot for a queue and a partner, without a way between them yet; `None` when there are too many.
-    pub(crate) fn take_slot(&mut self, rails: usize) -> Option<u32> {
-        self.last_tenancy.0 += 1;
-        let slot = Slot {
-            tenancy: self.last_tenancy,
-            arrived: vec![0; rails].into(),
-            completed: vec![0; rails].into(),
-            granted: 0,
-            closed: vec![None; rails].into(),
-            ways: vec![None; rails].into(),
-            abandoned: false,
-        };
-        let index = self.free_slots.pop().or_else(|| {
-            let next = u32::try_from(self.slots.len()).ok().filter(|&next| next < MAX_SLOTS)?;
-            self.slots.push(None);
-            Some(next)
-        })?;
-        self.slots[index as usize] = Some(slot);
-        Some(index)
-    }
-
-    /// The connection over which the partner of a slot is heard on a rail, and on which it will close.
-    pub(crate) fn set_way(&mut self, index: u32, rail: Rail, id: ConnectionId) {
-        if let Some(slot) = &mut self.slots[index as usize] {
-            slot.ways[usize::from(rail.0)] = Some(id);
-        }
+    pub(crate) fn take_slot(&mut self, rails: usize) -> Option<Rc<Slot>> {
+        self.slots.take(rails)
     }
 
     /// Gives a slot back to which no partner sends.
-    pub(crate) fn give_back_slot(&mut self, index: u32) {
-        self.slots[index as usize] = None;
-        self.free_slots.push(index);
+    pub(crate) fn give_back_slot(&mut self, slot: &Slot) {
+        self.slots.give_back(slot.number);
     }
 
     /// Gives a slot back as soon as the partner has closed on all ways that work.
-    pub(crate) fn abandon_slot(&mut self, index: u32) {
-        if self.is_quiet(index) {
-            self.give_back_slot(index);
-        } else if let Some(slot) = &mut self.slots[index as usize] {
-            slot.abandoned = true;
+    pub(crate) fn abandon_slot(&mut self, slot: &Slot) {
+        slot.abandon();
+        if self.is_quiet(slot) {
+            self.give_back_slot(slot);
         }
     }
 
     /// Whether nothing more can come in for a slot: on each of the ways the partner has closed, or the way is broken.
-    pub(crate) fn is_quiet(&self, index: u32) -> bool {
-        let slot = self.slot(index);
-        let ways = slot.ways.iter().zip(&slot.closed);
-        ways.filter_map(|(way, closed)| way.map(|id| (id, closed)))
-            .all(|(id, closed)| closed.is_some() || self.connection(id).failure.is_some())
+    pub(crate) fn is_quiet(&self, slot: &Slot) -> bool {
+        slot.ways().all(|(id, way)| way.closed.get().is_some() || self.connection(id).failure.is_some())
     }
 
     /// Takes a connection in, without use for new queues yet.
     pub(crate) fn add_connection(&mut self, make: impl FnOnce(ConnectionId) -> Connection) -> ConnectionId {
         let id = ConnectionId(self.connections.len() as u32);
         self.connections.push(Some(make(id)));
+        // So that none of them grows later. A connection may owe for two queues in turn.
+        self.thirsty.reserve(self.connections.len());
+        self.owing.reserve(2 * self.connections.len());
         id
     }
 
@@ -226,20 +174,6 @@ impl Engine {
         connection.failure.is_none().then_some(connection)
     }
 
-    /// Posts a list that there is room for.
-    ///
-    /// # Safety
-    /// As for [`Connection::post`].
-    #[expect(unsafe_code, reason = "passes the promise of `Committed::start` on")]
-    #[inline]
-    pub(crate) unsafe fn post(&mut self, id: ConnectionId, list: &mut SendList, slot: u32) {
-        let owner = Some((slot, self.slot(slot).tenancy));
-        let connection = self.connection_mut(id);
-        // SAFETY: the caller's promise.
-        unsafe { connection.post(list, owner) };
-        self.any_failed |= connection.failure.is_some();
-    }
-
     /// Sends a notice, now or as soon as there is room.
     #[inline]
     pub(crate) fn notify(&mut self, id: ConnectionId, immediate: u32, sure: bool) {
@@ -251,29 +185,24 @@ impl Engine {
     /// Holds a credit back until the next list to the same partner, or until [`pay_all`](Self::pay_all).
     #[inline]
     pub(crate) fn owe(&mut self, id: ConnectionId, slot: u32, epoch: u64) {
-        self.owed.push((id, slot, epoch));
-    }
-
-    /// The immediate of a list that tells of an arrival, and of a credit on the same way if one is owed there.
-    #[inline]
-    pub(crate) fn arrival(&mut self, id: ConnectionId, slot: u32, epoch: u64) -> u32 {
-        if !self.owed.is_empty()
-            && let Some(index) = self.owed.iter().position(|(owed, ..)| *owed == id)
-        {
-            let (_, credit_slot, credit_epoch) = self.owed[index];
-            if let Some(both) = notice::encode_both((slot, epoch), (credit_slot, credit_epoch)) {
-                self.owed.swap_remove(index);
-                return both;
-            }
-        }
-        notice::encode(What::Arrived, slot, epoch)
+        self.connection_mut(id).owe(slot, epoch);
+        self.owing.push(id);
     }
 
     /// Sends the credits that nothing took along.
     #[inline]
     pub(crate) fn pay_all(&mut self) {
-        while let Some((id, slot, epoch)) = self.owed.pop() {
-            self.notify(id, notice::encode(What::Granted, slot, epoch), false);
+        if !self.owing.is_empty() {
+            self.pay_owing();
+        }
+    }
+
+    #[inline(never)]
+    fn pay_owing(&mut self) {
+        while let Some(id) = self.owing.pop() {
+            let connection = self.connection_mut(id);
+            connection.pay();
+            self.any_failed |= connection.failure.is_some();
         }
     }
 
@@ -311,13 +240,8 @@ impl Engine {
 
     /// Gives back the abandoned slots whose partner cannot close any more, as its ways have gone.
     fn give_back_unreachable_slots(&mut self) {
-        let is_there = |id: &ConnectionId| self.connections[id.0 as usize].is_some();
-        let is_quiet = |slot: &Slot| {
-            slot.ways.iter().zip(&slot.closed).all(|(way, closed)| closed.is_some() || !way.as_ref().is_some_and(is_there))
-        };
-        let unreachable = |slot: &Option<Slot>| slot.as_ref().is_some_and(|slot| slot.abandoned && is_quiet(slot));
-        let indices: Vec<_> = (0..).zip(&self.slots).filter(|(_, slot)| unreachable(slot)).map(|(index, _)| index).collect();
-        indices.into_iter().for_each(|index| self.give_back_slot(index));
+        let is_there = |id: ConnectionId| self.connections[id.0 as usize].is_some();
+        self.slots.give_back_abandoned(|slot| slot.ways().all(|(id, way)| way.closed.get().is_some() || !is_there(id)));
     }
 
     /// Finds out whether a partner is still there of whom nothing has come for a while.
@@ -343,36 +267,5 @@ impl Engine {
     /// The peers of connections that still have something on its way.
     pub(crate) fn busy_peers(&self) -> Vec<Rank> {
         self.connections.iter().flatten().filter(|connection| !connection.is_idle()).map(|connection| connection.peer).collect()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::notice::EPOCHS;
-
-    fn notice(what: What, slot: u32, epoch: u64) -> Notice {
-        Notice { what, slot, epoch, modulus: EPOCHS }
-    }
-
-    #[test]
-    fn what_is_left_of_an_earlier_queue_is_not_taken_for_news_of_the_next() {
-        let mut engine = Engine::default();
-        let (broken, anew, rail) = (ConnectionId(0), ConnectionId(1), 1);
-        let slot = engine.take_slot(2).unwrap();
-        engine.set_way(slot, Rail(1), broken);
-        assert!(engine.hear(broken, rail, notice(What::Arrived, slot, 1)));
-        engine.give_back_slot(slot);
-        assert!(!engine.hear(broken, rail, notice(What::Arrived, slot, 2)));
-
-        assert_eq!(engine.take_slot(2), Some(slot));
-        engine.set_way(slot, Rail(1), anew);
-        for what in [What::Arrived, What::Granted, What::Closed] {
-            assert!(!engine.hear(broken, rail, notice(what, slot, 1)), "{what:?}");
-            assert!(!engine.hear(anew, 0, notice(what, slot, 1)), "{what:?} on a rail that is not used");
-        }
-        assert_eq!((engine.slot(slot).arrived[rail], engine.slot(slot).granted), (0, 0));
-        assert!(!engine.slot(slot).any_closed());
-        assert!(engine.hear(anew, rail, notice(What::Arrived, slot, 1)));
     }
 }

@@ -365,8 +365,37 @@ unsafe fn completion(raw: *const sys::ibv_wc) -> Completion {
     Completion { id, status, vendor: 0, immediate: immediate.map(u32::from_be) }
 }
 
-/// How many completions are taken at once.
-pub(crate) const BATCH: usize = 16;
+/// Completions that are taken at once.
+pub(crate) struct Batch {
+    entries: [MaybeUninit<sys::ibv_wc>; Self::MOST],
+    /// How many of the entries have been written.
+    len: usize,
+}
+
+impl Batch {
+    const MOST: usize = 16;
+
+    #[inline]
+    pub(crate) fn new() -> Self {
+        Self { entries: [const { MaybeUninit::uninit() }; Self::MOST], len: 0 }
+    }
+
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Then there may be more.
+    pub(crate) fn is_full(&self) -> bool {
+        self.len == Self::MOST
+    }
+
+    #[inline]
+    pub(crate) fn completions(&self) -> impl Iterator<Item = Completion> {
+        // SAFETY: one of the entries that have been written.
+        self.entries.iter().take(self.len).map(|entry| unsafe { completion(entry.as_ptr()) })
+    }
+}
 
 impl CompletionQueue {
     pub(crate) fn new(context: &Rc<Context>, entries: u32) -> Outcome<Rc<Self>> {
@@ -394,20 +423,16 @@ impl CompletionQueue {
         checked("ibv_resize_cq", unsafe { sys::ibv_resize_cq(self.raw.as_ptr(), entries) })
     }
 
-    /// Takes what has come, at most [`BATCH`], and says how many.
+    /// Takes what has come, at most a batch.
     #[inline]
-    pub(crate) fn poll(&self, mut take: impl FnMut(Completion)) -> Outcome<usize> {
-        let mut raw = [const { MaybeUninit::<sys::ibv_wc>::uninit() }; BATCH];
-        // SAFETY: a queue that is alive; at most BATCH entries are written before the call returns.
-        let count = unsafe { sys::ibv_poll_cq(self.raw.as_ptr(), BATCH as i32, raw.as_mut_ptr().cast()) };
-        let Ok(count) = usize::try_from(count) else {
+    pub(crate) fn poll(&self, batch: &mut Batch) -> Outcome<()> {
+        // SAFETY: a queue that is alive; at most so many entries are written before the call returns, and it says how many.
+        let count = unsafe { sys::ibv_poll_cq(self.raw.as_ptr(), Batch::MOST as i32, batch.entries.as_mut_ptr().cast()) };
+        batch.len = count.max(0) as usize;
+        if count < 0 {
             return Err(Refused { call: "ibv_poll_cq", cause: io::Error::from_raw_os_error(libc::EIO) });
-        };
-        for raw in raw.iter().take(count) {
-            // SAFETY: one of the entries that were written.
-            take(unsafe { completion(raw.as_ptr()) });
         }
-        Ok(count)
+        Ok(())
     }
 
     /// Has the descriptor become readable at the next completion.

@@ -17,6 +17,7 @@ mod options;
 mod plan;
 mod ports;
 mod progress;
+mod slot;
 mod survey;
 mod window;
 

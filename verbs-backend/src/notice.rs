@@ -5,12 +5,15 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum What {
     /// All puts of an epoch on this rail are there.
-    Arrived,
+    Arrived = 0,
     /// An epoch may be written.
-    Granted,
+    Granted = 1,
     /// Nothing more will be written; all arrivals on this rail up to the epoch have been seen.
-    Closed,
+    Closed = 2,
 }
+
+/// Stands for both an arrival and a credit.
+const BOTH: u32 = 3;
 
 /// What is told, of which queue, and of which epoch modulo `modulus`: a connection keeps order, so that is for checking only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,12 +34,7 @@ const SHARED_EPOCHS: u64 = 1 << 2;
 
 /// Packs a notice. Bits 31-30 what, 29-10 the slot, 9-0 the epoch.
 pub(crate) const fn encode(what: What, slot: u32, epoch: u64) -> u32 {
-    let what = match what {
-        What::Arrived => 0,
-        What::Granted => 1,
-        What::Closed => 2,
-    };
-    what << 30 | slot << 10 | (epoch % EPOCHS) as u32
+    (what as u32) << 30 | slot << 10 | (epoch % EPOCHS) as u32
 }
 
 /// Packs an arrival and a credit into one, if their slots are low enough. Bits 31-30 are set, 29-17 the slot that something has
@@ -46,10 +44,11 @@ pub(crate) const fn encode_both(arrived: (u32, u64), granted: (u32, u64)) -> Opt
         return None;
     }
     let epochs = ((arrived.1 % SHARED_EPOCHS) << 2) | (granted.1 % SHARED_EPOCHS);
-    Some(3 << 30 | arrived.0 << 17 | granted.0 << 4 | epochs as u32)
+    Some(BOTH << 30 | arrived.0 << 17 | granted.0 << 4 | epochs as u32)
 }
 
 /// What is told, and what is told along with it.
+#[inline(always)]
 pub(crate) fn decode(immediate: u32) -> (Notice, Option<Notice>) {
     let both = |what, slot: u32, epoch: u32| Notice {
         what,
@@ -57,15 +56,12 @@ pub(crate) fn decode(immediate: u32) -> (Notice, Option<Notice>) {
         epoch: epoch as u64 % SHARED_EPOCHS,
         modulus: SHARED_EPOCHS,
     };
-    let what = match immediate >> 30 {
-        0 => What::Arrived,
-        1 => What::Granted,
-        2 => What::Closed,
-        _ => {
-            let arrived = both(What::Arrived, immediate >> 17, immediate >> 2);
-            return (arrived, Some(both(What::Granted, immediate >> 4, immediate)));
-        }
-    };
+    let code = immediate >> 30;
+    if code == BOTH {
+        let arrived = both(What::Arrived, immediate >> 17, immediate >> 2);
+        return (arrived, Some(both(What::Granted, immediate >> 4, immediate)));
+    }
+    let what = [What::Arrived, What::Granted].into_iter().find(|&what| what as u32 == code).unwrap_or(What::Closed);
     let one = Notice { what, slot: (immediate >> 10) % MAX_SLOTS, epoch: immediate as u64 % EPOCHS, modulus: EPOCHS };
     (one, None)
 }

@@ -1,13 +1,14 @@
 //! Start and wait: lists of requests, notices, and how a waiting rank gives its core away.
 //! Owns the hot path. Nothing here allocates or, while every rank has a core, calls the system but to post.
 
-use crate::connection::ConnectionId;
+use crate::connection::{Connection, ConnectionId};
 use crate::device::Shared;
 use crate::engine::Engine;
 use crate::failure;
 use crate::ffi::SendList;
 use crate::memory::{self, Gather, Memory};
 use crate::notice::{self, EPOCHS, What};
+use crate::slot::Slot;
 use rma::backend::{Chain, Committed, Lack, Missing, Progress};
 use rma::{Epoch, Error, Rail, Rank, Result};
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -16,12 +17,6 @@ use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
-
-/// Requests that are posted at once.
-#[derive(Debug)]
-pub(crate) struct Segment {
-    pub(crate) list: SendList,
-}
 
 /// What is copied together before a lane is posted.
 #[derive(Debug)]
@@ -38,40 +33,105 @@ pub(crate) struct Lane {
     pub(crate) target: Rank,
     pub(crate) rail: Rail,
     pub(crate) connection: ConnectionId,
-    pub(crate) slot: u32,
+    pub(crate) slot: Rc<Slot>,
     pub(crate) their_slot: u32,
-    pub(crate) segments: Box<[Segment]>,
     pub(crate) packed: Option<Packed>,
+    /// What one list has no room for, in lists of their own.
+    pub(crate) before: Box<[SendList]>,
+    /// Notifies.
+    pub(crate) last: SendList,
     /// For people.
     pub(crate) puts: usize,
     pub(crate) bytes: u128,
     pub(crate) requests: usize,
     pub(crate) gathering: usize,
     pub(crate) inline: usize,
-    /// How many segments of this epoch are posted.
+    /// How many lists of this epoch are posted.
     pub(crate) posted: usize,
 }
 
 impl Lane {
     /// How many lists have been posted since the commit.
     fn posted_in_all(&self, epoch: Epoch) -> u64 {
-        epoch.0.saturating_sub(1) * self.segments.len() as u64 + self.posted as u64
+        epoch.0.saturating_sub(1) * self.lists() as u64 + self.posted as u64
+    }
+
+    fn lists(&self) -> usize {
+        self.before.len() + 1
+    }
+
+    /// Posts what there is room for. True once all of the epoch is posted.
+    ///
+    /// # Safety
+    /// The target has granted the epoch, or the program has promised that it makes no difference. The sources are not written until
+    /// the epoch is done.
+    #[expect(unsafe_code, reason = "passes the promise of `Committed::start` on")]
+    #[inline(always)]
+    unsafe fn post(&mut self, connection: &mut Connection, epoch: Epoch) -> bool {
+        // SAFETY: the caller's promise.
+        if (self.packed.is_some() || !self.before.is_empty()) && !unsafe { self.post_before(connection) } {
+            return false;
+        }
+        if !connection.has_room(self.last.len()) {
+            return false;
+        }
+        self.posted += 1;
+        self.last.immediate(connection.arrival(self.their_slot, epoch.0));
+        // SAFETY: the caller's promise.
+        unsafe { connection.post(&mut self.last, &self.slot) };
+        true
+    }
+
+    /// Does all that comes before the last list. True once it is done.
+    ///
+    /// # Safety
+    /// As for [`post`](Self::post).
+    #[expect(unsafe_code, reason = "passes the promise of `Committed::start` on")]
+    #[inline(never)]
+    unsafe fn post_before(&mut self, connection: &mut Connection) -> bool {
+        let first = self.before.first().unwrap_or(&self.last);
+        if let Some(packed) = self.packed.as_ref().filter(|_| self.posted == 0 && connection.has_room(first.len())) {
+            // SAFETY: the sources are mapped as long as the chain; nobody writes them now (the caller's promise); the buffer is this
+            // lane's, and its last requests are complete, as an epoch follows a complete one.
+            unsafe { memory::gather(&packed.copies, &packed.buffer) };
+        }
+        while let Some(list) = self.before.get_mut(self.posted).filter(|list| connection.has_room(list.len())) {
+            // SAFETY: the caller's promise.
+            unsafe { connection.post(list, &self.slot) };
+            self.posted += 1;
+        }
+        self.posted == self.before.len()
+    }
+
+    #[inline]
+    fn is_complete(&self, epoch: Epoch) -> bool {
+        let way = self.slot.way(self.rail);
+        way.completed.get() >= epoch.0 * self.lists() as u64
+            // Who has closed after all arrivals of this epoch has what was sent, though the acknowledgment is lost.
+            || (self.posted == self.lists() && way.closed.get() == Some(epoch.0 % EPOCHS))
     }
 }
 
 /// A notification to wait for.
 #[derive(Debug)]
 pub(crate) struct Expected {
-    pub(crate) slot: u32,
+    pub(crate) slot: Rc<Slot>,
     pub(crate) origin: Rank,
     pub(crate) rail: Rail,
+}
+
+impl Expected {
+    #[inline]
+    fn has_arrived(&self, epoch: Epoch) -> bool {
+        self.slot.way(self.rail).arrived.get() >= epoch.0
+    }
 }
 
 /// A rank that writes here, or is written to.
 #[derive(Debug)]
 pub(crate) struct Partner {
     pub(crate) rank: Rank,
-    pub(crate) slot: u32,
+    pub(crate) slot: Rc<Slot>,
     pub(crate) their_slot: u32,
     /// The rail on which it gets its credits, if it writes here.
     pub(crate) credits_on: Option<Rail>,
@@ -160,8 +220,7 @@ impl VerbsCommitted {
         }
         // What came before the arming makes no event.
         let mut engine = shared.engine();
-        let news = engine.drain(&shared.rails) || state.look(&mut engine) == Progress::Done;
-        if news {
+        if engine.drain(&shared.rails) || state.look(&mut engine) == Progress::Done {
             return;
         }
         state.partners.iter().for_each(|partner| partner.probe(&mut engine));
@@ -181,33 +240,21 @@ impl State {
     /// # Safety
     /// The sources are not written until the epoch is done.
     #[expect(unsafe_code, reason = "passes the promise of `Committed::start` on")]
-    #[inline]
+    #[inline(always)]
     unsafe fn post(lane: &mut Lane, engine: &mut Engine, credits: bool, epoch: Epoch) -> bool {
-        if credits && engine.slot(lane.slot).granted < epoch.0 {
+        if credits && lane.slot.granted.get() < epoch.0 {
             return false;
         }
-        let last = lane.segments.len() - 1;
-        while let Some(Segment { list }) = lane.segments.get_mut(lane.posted) {
-            if !engine.connection(lane.connection).has_room(list.len()) {
-                return false;
-            }
-            if let Some(packed) = lane.packed.as_ref().filter(|_| lane.posted == 0) {
-                // SAFETY: the sources are mapped as long as the chain; nobody writes them now (the caller's promise); the buffer
-                // is this lane's, and its last requests are complete, as an epoch follows a complete one.
-                unsafe { memory::gather(&packed.copies, &packed.buffer) };
-            }
-            if lane.posted == last {
-                list.immediate(engine.arrival(lane.connection, lane.their_slot, epoch.0));
-            }
-            // SAFETY: the sources are the caller's promise; the target has granted the epoch, or the program has promised that
-            // it makes no difference.
-            unsafe { engine.post(lane.connection, list, lane.slot) };
-            lane.posted += 1;
-        }
-        true
+        let connection = engine.connection_mut(lane.connection);
+        // SAFETY: the sources are the caller's promise, and the credit is there or not needed.
+        let posted = unsafe { lane.post(connection, epoch) };
+        let failed = connection.failure.is_some();
+        engine.any_failed |= failed;
+        posted
     }
 
     #[expect(unsafe_code, reason = "posts what `Committed::start` has promised the sources of")]
+    #[inline(never)]
     fn post_waiting(&mut self, engine: &mut Engine) {
         let mut at = 0;
         while at < self.unposted.len() {
@@ -221,26 +268,19 @@ impl State {
         }
     }
 
-    fn is_complete(&self, lane: &Lane, engine: &Engine) -> bool {
-        let (slot, rail) = (engine.slot(lane.slot), usize::from(lane.rail.0));
-        slot.completed[rail] >= self.epoch.0 * lane.segments.len() as u64
-            // Who has closed after all arrivals of this epoch has what was sent, though the acknowledgment is lost.
-            || (lane.posted == lane.segments.len() && slot.closed[rail] == Some(self.epoch.0 % EPOCHS))
-    }
-
-    #[inline]
+    #[inline(always)]
     fn look(&mut self, engine: &mut Engine) -> Progress {
         if !self.unposted.is_empty() {
             self.post_waiting(engine);
         }
         while let Some(expected) = self.expected.get(self.arrived) {
-            if engine.slot(expected.slot).arrived[usize::from(expected.rail.0)] < self.epoch.0 {
+            if !expected.has_arrived(self.epoch) {
                 return Progress::Pending;
             }
             self.arrived += 1;
         }
         while let Some(lane) = self.lanes.get(self.completed) {
-            if !self.is_complete(lane, engine) {
+            if !lane.is_complete(self.epoch) {
                 return Progress::Pending;
             }
             self.completed += 1;
@@ -251,22 +291,17 @@ impl State {
     /// The error of an epoch that lacks something a broken connection should have brought.
     #[cold]
     fn failure(&self, shared: &Shared, engine: &Engine) -> Option<Error> {
-        let of_arrival = |expected: &Expected| {
-            let partner = self.partners.iter().find(|partner| partner.rank == expected.origin)?;
-            let slot = engine.slot(expected.slot);
-            let lacks = slot.arrived[usize::from(expected.rail.0)] < self.epoch.0;
-            lacks.then(|| (partner.connection(expected.rail), expected.slot))
-        };
-        let arrivals = self.expected.iter().filter_map(of_arrival);
-        let lanes = self.lanes.iter().filter(|lane| !self.is_complete(lane, engine)).map(|lane| (lane.connection, lane.slot));
+        let lacking = self.expected.iter().filter(|expected| !expected.has_arrived(self.epoch));
+        let arrivals = lacking.map(|expected| (&expected.slot, expected.rail));
+        let lanes = self.lanes.iter().filter(|lane| !lane.is_complete(self.epoch)).map(|lane| (&lane.slot, lane.rail));
         // Most often what broke is another queue's: then the network is not looked at, and this queue stays as fast as it is.
         let mut departed = None;
-        arrivals.chain(lanes).find_map(|(id, slot)| {
-            let connection = engine.connection(id);
+        arrivals.chain(lanes).find_map(|(slot, rail)| {
+            let connection = engine.connection(slot.way(rail).connection.get()?);
             let failure = connection.failure?;
             let departed = departed.get_or_insert_with(|| shared.boot.departed());
             // Of who has gone, or has closed the queue, the core knows and says more.
-            let explained = engine.slot(slot).any_closed() || departed.iter().any(|(rank, _)| *rank == connection.peer);
+            let explained = slot.any_closed() || departed.iter().any(|(rank, _)| *rank == connection.peer);
             let patient = (explained || failure.cause.may_be_a_death()) && failure.at.elapsed() < BROKEN_OR_DEAD;
             (!patient).then(|| {
                 let device = &shared.rails[usize::from(connection.rail.0)].name;
@@ -279,10 +314,10 @@ impl State {
     fn is_quiet(&self, partner: &Partner, engine: &Engine) -> bool {
         // While an acknowledgment is on its way the device may send again, from memory that must be registered until then.
         let delivered = |lane: &Lane| {
-            let completed = engine.slot(lane.slot).completed[usize::from(lane.rail.0)];
+            let completed = lane.slot.way(lane.rail).completed.get();
             engine.connection(lane.connection).failure.is_some() || completed >= lane.posted_in_all(self.epoch)
         };
-        engine.is_quiet(partner.slot) && self.lanes.iter().filter(|lane| lane.target == partner.rank).all(delivered)
+        engine.is_quiet(&partner.slot) && self.lanes.iter().filter(|lane| lane.target == partner.rank).all(delivered)
     }
 }
 
@@ -359,29 +394,27 @@ impl Committed for VerbsCommitted {
     }
 
     fn missing(&self) -> Vec<Missing> {
-        let engine = self.shared.engine();
         let mut missing: Vec<Missing> = Vec::new();
         for lane in &self.state.lanes {
-            let slot = engine.slot(lane.slot);
-            let lacks_credit = self.state.chain.credits && slot.granted < self.state.epoch.0;
+            let slot = &lane.slot;
+            let lacks_credit = self.state.chain.credits && slot.granted.get() < self.state.epoch.0;
             let what = match lacks_credit {
                 true => Lack::Credit(lane.target),
-                false if !self.state.is_complete(lane, &engine) => Lack::Completion(lane.target, lane.rail),
+                false if !lane.is_complete(self.state.epoch) => Lack::Completion(lane.target, lane.rail),
                 false => continue,
             };
             if !missing.iter().any(|other| other.what == what) {
                 // A target grants an epoch when it is done with the one before.
-                let peer_epoch = self.state.chain.credits.then(|| Epoch(slot.granted.saturating_sub(1)));
+                let peer_epoch = self.state.chain.credits.then(|| Epoch(slot.granted.get().saturating_sub(1)));
                 missing.push(Missing { what, peer_epoch, closed: slot.any_closed() });
             }
         }
         for expected in &self.state.expected {
-            let slot = engine.slot(expected.slot);
-            let rail = usize::from(expected.rail.0);
-            if slot.arrived[rail] < self.state.epoch.0 {
-                let started = slot.arrived.iter().copied().max().unwrap_or(0);
+            if !expected.has_arrived(self.state.epoch) {
+                let started = expected.slot.ways().map(|(_, way)| way.arrived.get()).max().unwrap_or(0);
+                let closed = expected.slot.way(expected.rail).closed.get().is_some();
                 let what = Lack::Arrival(expected.origin, expected.rail);
-                missing.push(Missing { what, peer_epoch: Some(Epoch(started)), closed: slot.closed[rail].is_some() });
+                missing.push(Missing { what, peer_epoch: Some(Epoch(started)), closed });
             }
         }
         missing
@@ -395,7 +428,7 @@ impl Committed for VerbsCommitted {
         let mut engine = self.shared.engine();
         for partner in &self.state.partners {
             for &(rail, connection) in &partner.connections {
-                let seen = engine.slot(partner.slot).arrived[usize::from(rail.0)];
+                let seen = partner.slot.way(rail).arrived.get();
                 engine.notify(connection, notice::encode(What::Closed, partner.their_slot, seen), true);
             }
         }
@@ -441,7 +474,7 @@ impl Committed for VerbsCommitted {
                     packed.buffer.len_bytes()
                 );
             }
-            let posts = lane.segments.len();
+            let posts = lane.lists();
             let _ = writeln!(text, "; posted in {posts} call(s), the last request notifies");
         }
         for expected in &self.state.expected {
@@ -471,7 +504,7 @@ impl Drop for VerbsCommitted {
         let mut engine = self.shared.engine();
         engine.drain(&self.shared.rails);
         for partner in &self.state.partners {
-            engine.abandon_slot(partner.slot);
+            engine.abandon_slot(&partner.slot);
             for &(_, id) in &partner.connections {
                 engine.release(id, self.state.receives, &self.shared);
             }
