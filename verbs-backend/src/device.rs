@@ -64,8 +64,9 @@ pub(crate) struct Room {
     pub(crate) taken: u32,
 }
 
-/// How often a wait polls in a row: with a core each for about 100 us, else giving it away in between.
-const POLLS_WITH_A_CORE_EACH: u32 = 500;
+/// How often a wait polls in a row: with a core each for some 100 us, before the clock is looked at, which is dear where it is emulated;
+/// else giving the core away in between.
+const POLLS_WITH_A_CORE_EACH: u32 = 5000;
 const POLLS_WHEN_CROWDED: u32 = 16;
 /// Completions that there is room for at first: enough for some partners, as not every device can make room later.
 const FIRST_ROOM: u32 = 4096;

@@ -15,7 +15,7 @@ use std::time::Duration;
 const BUILD_LIMIT: Duration = Duration::from_secs(900);
 /// For the boot, and for each figure of each round.
 const BOOT: Duration = Duration::from_secs(60);
-const FIGURE: Duration = Duration::from_secs(20);
+const FIGURE: Duration = Duration::from_secs(60);
 
 #[derive(clap::Args)]
 pub(crate) struct Args {

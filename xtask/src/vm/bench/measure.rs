@@ -60,10 +60,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             lab(if case.place == Place::Unpinned { "unpin" } else { "pin" })?;
             // Who begins changes from round to round.
             for ours in [round % 2 == 0, round % 2 == 1] {
-                let us = if ours { of_rma(case, &args.rma) } else { of_perftest(case) };
+                let us = if ours { of_rma(case, &args.rma) } else { of_perftest_at_last(case) };
                 match us.with_context(|| format!("{name}, round {round}")) {
                     Ok(us) => println!("{}", Figure { case: name.clone(), ours, round, us }),
-                    // It guesses the clock of the processor, now and then badly; such a round does not count.
                     Err(error) if !ours => eprintln!("{error:#}"),
                     Err(error) => return Err(error),
                 }
@@ -101,6 +100,19 @@ fn of_rma(case: &Case, rma: &str) -> Result<f64> {
 fn per_put_us(csv: &str) -> Option<f64> {
     let column = csv.lines().next()?.split(',').position(|name| name == "per_put_us")?;
     csv.lines().last()?.split(',').nth(column)?.parse().ok()
+}
+
+/// Perftest takes the measure of the processor's clock when it reports, and prints no figure if it could not. Then it runs again.
+fn of_perftest_at_last(case: &Case) -> Result<f64> {
+    const MOST_RUNS: u32 = 4;
+    let mut us = of_perftest(case);
+    for _ in 1..MOST_RUNS {
+        if us.is_ok() {
+            break;
+        }
+        us = of_perftest(case);
+    }
+    us
 }
 
 fn of_perftest(case: &Case) -> Result<f64> {
