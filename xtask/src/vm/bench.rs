@@ -50,7 +50,7 @@ pub(super) enum What {
     Chain,
     /// A message of a stream, against `ib_write_bw`.
     Stream,
-    /// A message of a stream over all rails, against as many `ib_write_bw` at once.
+    /// A message of a stream over all rails, against the sum of an `ib_write_bw` on each alone.
     Rails,
 }
 
@@ -186,7 +186,7 @@ fn table(rows: &[Row], markdown: bool) -> String {
         What::Put => "ib_write_lat",
         What::Chain => "ib_write_bw -l 64",
         What::Stream => "ib_write_bw",
-        What::Rails => "4 ib_write_bw",
+        What::Rails => "sum of 4 ib_write_bw",
     };
     let cells = rows.iter().map(|row| {
         [

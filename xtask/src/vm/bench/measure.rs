@@ -131,11 +131,9 @@ fn of_perftest(case: &Case) -> Result<f64> {
         }
         What::Stream => Ok(time_us(bytes, field(&pair("ib_write_bw", 0, &["-s", &size, "-n", "60"])?.finish()?, 3)?)),
         What::Rails => {
-            // All servers first: perftest takes the clock's measure at its start, which takes an idle processor.
-            let servers = (0..4).map(|rail| Server::start("ib_write_bw", rail, &["-s", &size, "-n", "40", "-u", "17"]));
-            let servers = servers.collect::<Result<Vec<_>>>()?;
-            let runs = servers.into_iter().map(Server::connect).collect::<Result<Vec<_>>>()?;
-            let speeds = runs.into_iter().map(|run| field(&run.finish()?, 3)).collect::<Result<Vec<_>>>()?;
+            // One after the other: it takes the clock's measure when it reports, and that takes an idle processor.
+            let speeds = (0..4).map(|rail| field(&pair("ib_write_bw", rail, &["-s", &size, "-n", "24", "-u", "17"])?.finish()?, 3));
+            let speeds = speeds.collect::<Result<Vec<_>>>()?;
             Ok(time_us(bytes, speeds.iter().sum()))
         }
     }
@@ -162,31 +160,16 @@ struct Pair {
 
 const FIRST_PORT: u16 = 18515;
 
-/// The side that waits to be connected to, and what the other side is to be.
-struct Server {
-    running: crate::process::Running,
-    client: Spec,
-}
-
-impl Server {
-    fn start(program: &str, rail: u16, args: &[&str]) -> Result<Self> {
-        let port = FIRST_PORT + rail;
-        let side = |rank| {
-            let common = ["-F", "-x", "1", "-d", &format!("x{rank}d{rail}"), "-p", &port.to_string()].map(str::to_owned);
-            Spec::new(program).args(common).args(args.iter().copied())
-        };
-        let running = side(0).start(Output::Kept)?;
-        await_listener(port)?;
-        Ok(Self { running, client: side(1).arg("127.0.0.1") })
-    }
-
-    fn connect(self) -> Result<Pair> {
-        Ok(Pair { server: self.running, client: self.client.start(Output::Kept)? })
-    }
-}
-
+/// Starts the side that waits to be connected to, and then the other.
 fn pair(program: &str, rail: u16, args: &[&str]) -> Result<Pair> {
-    Server::start(program, rail, args)?.connect()
+    let port = FIRST_PORT + rail;
+    let side = |rank| {
+        let common = ["-F", "-x", "1", "-d", &format!("x{rank}d{rail}"), "-p", &port.to_string()].map(str::to_owned);
+        Spec::new(program).args(common).args(args.iter().copied())
+    };
+    let server = side(0).start(Output::Kept)?;
+    await_listener(port)?;
+    Ok(Pair { server, client: side(1).arg("127.0.0.1").start(Output::Kept)? })
 }
 
 impl Pair {
