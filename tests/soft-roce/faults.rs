@@ -49,6 +49,17 @@ pub(crate) const CASES: &[Case] = &[
     )
     // 67 ms a try.
     .with(&[("RMA_VERBS_TIMEOUT", "14")]),
+    Case::new(
+        "every_byte_of_strided_puts_arrives_although_one_packet_in_a_hundred_is_lost",
+        (2, 1),
+        links::every_byte_of_strided_puts_arrives_although_one_packet_in_a_hundred_is_lost,
+    )
+    .with(&[("RMA_VERBS_TIMEOUT", "14")]),
+    Case::new(
+        "who_only_receives_is_told_that_the_connection_broke",
+        (2, 1),
+        links::who_only_receives_is_told_that_the_connection_broke,
+    ),
     Case::new("a_cable_that_is_out_for_a_second_is_survived", (2, 1), links::a_cable_that_is_out_for_a_second_is_survived),
     Case::new(
         "one_of_four_cables_that_is_out_for_a_second_is_survived",

@@ -30,6 +30,47 @@ pub(crate) fn every_byte_arrives_although_one_packet_in_a_hundred_is_lost(comm: 
     Ok(())
 }
 
+/// Blocks that are gathered, packed and scattered, each write of which may be lost.
+pub(crate) fn every_byte_of_strided_puts_arrives_although_one_packet_in_a_hundred_is_lost(comm: &Comm) -> Result<()> {
+    if comm.rank().0 == 0 {
+        lab::lose("1")?;
+    }
+    comm.barrier()?;
+    for seed in 0..5 {
+        rma_tests::data::every_byte_of_strided_puts_arrives(comm, seed)?;
+    }
+    comm.barrier()?;
+    if comm.rank().0 == 0 {
+        lab::lose("0")?;
+    }
+    Ok(())
+}
+
+/// A rank that only receives sends nothing whose loss would tell it that the other end cannot be reached any more.
+pub(crate) fn who_only_receives_is_told_that_the_connection_broke(comm: &Comm) -> Result<()> {
+    let line = Line::new(comm, 0, 1)?;
+    let mut queue = line.queue(comm)?;
+    queue.timeout(Some(NAMED_WITHIN));
+    let mut queue = queue.commit()?;
+    let id = queue.id();
+    (1..4).try_for_each(|number| line.step(&mut queue, number))?;
+    comm.barrier()?;
+    if comm.rank().0 == line.target {
+        // Its last credit has been delivered, as the barrier went over other wires, and a while has passed since.
+        Cable { rank: 1, rail: 0 }.pull()?;
+        let error = queue.start()?.wait().map(drop).err().context("an arrival although nobody has started")?;
+        names_the_connection(comm, &error, line.origin, id, 4)?;
+        says(&error, &["transport retry counter exceeded"])?;
+        Cable { rank: 1, rail: 0 }.plug_in()?;
+    }
+    comm.barrier()?;
+    queue.clear();
+    comm.barrier()?;
+    // Over a new connection.
+    let mut queue = line.queue(comm)?.commit()?;
+    (4..7).try_for_each(|number| line.step(&mut queue, number))
+}
+
 /// The exchange goes on until the cable is in again, and then some.
 pub(crate) fn a_cable_that_is_out_for_a_second_is_survived(comm: &Comm) -> Result<()> {
     let duplex = Duplex::new(comm, [0, 1], &MIXED)?;

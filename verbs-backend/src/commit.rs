@@ -16,7 +16,7 @@ use rma::bootstrap::{Messages, Objection};
 use rma::{Bootstrap, Deadline, Error, QueueId, Rail, Rank, Result};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 /// What a rank tells a partner first.
@@ -154,13 +154,16 @@ impl<'a> Making<'a> {
     /// A slot for every partner.
     fn take_slots(&mut self) -> Result<()> {
         let mut engine = self.shared.engine();
-        for peer in self.chain.partners() {
-            let incoming = self.chain.incoming.iter().find(|incoming| incoming.origin == peer);
-            let from: Vec<Rail> = incoming.map(|incoming| incoming.rails.clone()).unwrap_or_default();
-            let to = self.chain.puts.iter().filter(|put| put.target == peer).map(|put| put.rail);
-            let mut rails: Vec<Rail> = to.chain(from.iter().copied()).collect();
-            rails.sort_unstable();
-            rails.dedup();
+        let mut partners: BTreeMap<Rank, (BTreeSet<Rail>, Vec<Rail>)> = BTreeMap::new();
+        for put in &self.chain.puts {
+            partners.entry(put.target).or_default().0.insert(put.rail);
+        }
+        for incoming in &self.chain.incoming {
+            let (rails, from) = partners.entry(incoming.origin).or_default();
+            rails.extend(&incoming.rails);
+            from.clone_from(&incoming.rails);
+        }
+        for (peer, (rails, from)) in partners {
             let slot = engine.take_slot(self.shared.rails.len()).ok_or_else(|| Error::Limit {
                 what: "the number of partners of all queues of a rank together,",
                 asked: u64::from(crate::notice::MAX_SLOTS) + 1,

@@ -223,7 +223,6 @@ impl VerbsCommitted {
         if engine.drain(&shared.rails) || state.look(&mut engine) == Progress::Done {
             return;
         }
-        state.partners.iter().for_each(|partner| partner.probe(&mut engine));
         drop(engine);
         let mut fds: Vec<_> =
             shared.rails.iter().map(|rail| PollFd::from_borrowed_fd(rail.completions.as_fd(), PollFlags::IN)).collect();
@@ -394,6 +393,10 @@ impl Committed for VerbsCommitted {
     }
 
     fn missing(&self) -> Vec<Missing> {
+        // Asked for now and then while something is waited for: that is when to find out whether those are there who say nothing.
+        let mut engine = self.shared.engine();
+        self.state.partners.iter().for_each(|partner| partner.probe(&mut engine));
+        drop(engine);
         let mut missing: Vec<Missing> = Vec::new();
         for lane in &self.state.lanes {
             let slot = &lane.slot;
