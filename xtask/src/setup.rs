@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use std::time::Duration;
 
 /// Debian packages, and what each is for.
-const PACKAGES: [(&str, &str); 20] = [
+const PACKAGES: &[(&str, &str)] = &[
     ("gcc", "builds the peers of the benchmarks"),
     ("libc6-dev", "builds the peers of the benchmarks"),
     ("libopenmpi-dev", "peer: Open MPI and OpenSHMEM, headers"),
@@ -17,6 +17,7 @@ const PACKAGES: [(&str, &str); 20] = [
     ("ucx-utils", "peer: ucx_perftest"),
     ("valgrind", "counts instructions"),
     ("cmake", "builds what the verbs bindings need of rdma-core"),
+    ("make", "the same, for CMake"),
     ("libclang-dev", "makes the verbs bindings from C headers"),
     ("libibverbs-dev", "verbs: headers, for peers in C"),
     ("ibverbs-providers", "verbs: the drivers, that of Soft-RoCE among them"),
@@ -31,7 +32,7 @@ const PACKAGES: [(&str, &str); 20] = [
 ];
 
 /// The same as programs, for a system without Debian's packages.
-const PROGRAMS: [(&str, &str); 13] = [
+const PROGRAMS: &[(&str, &str)] = &[
     ("gcc", "a C compiler"),
     ("mpicc.openmpi", "Open MPI 4.1 or later"),
     ("oshcc", "OpenSHMEM, as Open MPI has it"),
@@ -39,6 +40,7 @@ const PROGRAMS: [(&str, &str); 13] = [
     ("ucx_perftest", "UCX 1.13 or later"),
     ("valgrind", "valgrind 3.19 or later"),
     ("cmake", "CMake 3.18 or later, for the verbs bindings"),
+    ("make", "make, for CMake"),
     ("ib_write_lat", "perftest 4.5 or later"),
     ("qemu-system-x86_64", "QEMU 7.2 or later"),
     ("busybox", "busybox, statically linked"),
