@@ -3,6 +3,8 @@
 use rma::{Comm, Rank, Result};
 
 fn main() -> Result<()> {
+    #[cfg(feature = "mpi")]
+    rma_mpi::offer();
     #[cfg(feature = "verbs")]
     rma_verbs::offer();
     Comm::launch(4, |comm| {

@@ -8,6 +8,8 @@ const NUMBERS: usize = 128;
 const BYTES: usize = NUMBERS * size_of::<u64>();
 
 fn main() -> Result<()> {
+    #[cfg(feature = "mpi")]
+    rma_mpi::offer();
     #[cfg(feature = "verbs")]
     rma_verbs::offer();
     Comm::launch(2, |comm| {

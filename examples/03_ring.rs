@@ -6,6 +6,8 @@ const NUMBERS: usize = 1000;
 const BYTES: usize = NUMBERS * size_of::<f64>();
 
 fn main() -> Result<()> {
+    #[cfg(feature = "mpi")]
+    rma_mpi::offer();
     #[cfg(feature = "verbs")]
     rma_verbs::offer();
     Comm::launch(4, |comm| {

@@ -19,6 +19,8 @@ fn value(rank: u32, row: usize, column: usize) -> u32 {
 }
 
 fn main() -> Result<()> {
+    #[cfg(feature = "mpi")]
+    rma_mpi::offer();
     #[cfg(feature = "verbs")]
     rma_verbs::offer();
     Comm::launch(4, |comm| {

@@ -31,6 +31,8 @@ enum Subcommands {
 }
 
 fn main() -> ExitCode {
+    #[cfg(feature = "mpi")]
+    rma_mpi::offer();
     #[cfg(feature = "verbs")]
     rma_verbs::offer();
     let (name, result) = match Cli::parse().command {

@@ -2,8 +2,10 @@
 //! Knows names and defaults; knows nothing of what they steer.
 
 use crate::fault::FaultPlan;
+use crate::launcher::Foreign;
 use crate::{Error, Rank, Result, trace};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, TcpListener};
+use std::os::fd::IntoRawFd;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -66,11 +68,23 @@ pub struct Place {
     pub root: String,
     /// `RMA_TOKEN`: the secret of the job, 32 hexadecimal digits.
     pub token: Token,
-    /// `RMA_LISTEN_FD`: on rank 0, a descriptor that listens on `root` already. Only the environment of a process says so, for who
-    /// takes it over closes it.
+    /// `RMA_LISTEN_FD`: on rank 0, a descriptor that listens on `root` already. Only the environment and
+    /// [`listening`](Self::listening) say so, for who takes it over closes it.
     pub(crate) listen_fd: Option<i32>,
     /// `RMA_BIND`: the address this rank listens on for its peers; loopback unless told otherwise.
     pub bind: IpAddr,
+}
+
+impl Place {
+    /// The place of a rank that finds rank 0 at `root` (host and port), and listens for its peers at `bind`.
+    pub fn new(rank: Rank, size: u32, root: String, token: Token, bind: IpAddr) -> Self {
+        Self { rank, size, root, token, listen_fd: None, bind }
+    }
+
+    /// The same for rank 0, which listens already. The place takes the listener over, so join with it.
+    pub fn listening(self, listener: TcpListener) -> Self {
+        Self { listen_fd: Some(listener.into_raw_fd()), ..self }
+    }
 }
 
 /// The secret of a job: who does not know it is not let in.
@@ -113,28 +127,34 @@ impl Token {
     }
 }
 
-/// Other launchers' variables that say how many ranks they started, in the order they are looked for.
-const FOREIGN_SIZES: [(&str, &str); 4] = [
-    ("OMPI_COMM_WORLD_SIZE", "Open MPI's mpirun"),
-    ("PMI_SIZE", "an MPI launcher (PMI)"),
-    ("MV2_COMM_WORLD_SIZE", "MVAPICH's launcher"),
-    ("SLURM_STEP_NUM_TASKS", "srun"),
-];
-
 impl Config {
-    /// The options from the environment of this process, and the place in a job if a launcher gave one.
+    /// The options from the environment of this process, and the place in a job if a launcher gave one. Under another launcher than
+    /// `rma run` that is collective, and takes a program that was built to join its ranks ([`launcher::offer`](crate::launcher::offer)).
     pub fn from_env() -> Result<(Self, Option<Place>)> {
-        Self::from_variables(|name| std::env::var(name).ok())
+        let (config, start) = Self::from_variables(|name| std::env::var(name).ok())?;
+        let place = match start {
+            Start::Alone => None,
+            Start::Place(place) => Some(place),
+            Start::Foreign(foreign) => Some(foreign.place()?),
+        };
+        Ok((config, place))
+    }
+
+    /// The options alone, wherever this process has its place.
+    pub(crate) fn options_from_env() -> Result<Self> {
+        Self::from_variables(|name| std::env::var(name).ok()).map(|(config, _)| config)
     }
 
     /// Names the first of these variables that cannot be used, as [`from_env`](Self::from_env) would.
     pub fn check_variables(variable: impl Fn(&str) -> Option<String>) -> Result<()> {
-        Self::from_variables(variable).map(|_| ())
+        match Self::from_variables(variable)?.1 {
+            Start::Foreign(foreign) => foreign.joined_by().map(drop),
+            Start::Alone | Start::Place(_) => Ok(()),
+        }
     }
 
-    /// The same from any source of variables. Refuses when another launcher started several ranks that this program cannot
-    /// join: each of them would take itself for rank 0 of 1.
-    pub(crate) fn from_variables(variable: impl Fn(&str) -> Option<String>) -> Result<(Self, Option<Place>)> {
+    /// The same from any source of variables.
+    fn from_variables(variable: impl Fn(&str) -> Option<String>) -> Result<(Self, Start)> {
         let mut config = Self { ranks: parse(&variable, "RMA_RANKS", "a whole number")?, ..Self::default() };
         config.backend = variable("RMA_BACKEND").map(|name| name.trim().to_owned()).filter(|name| !name.is_empty());
         config.rails = parse(&variable, "RMA_RAILS", "a whole number")?;
@@ -151,25 +171,15 @@ impl Config {
             Some(Err(reason)) => return Err(Error::Launch(format!("RMA_FAULTS: {reason}"))),
         };
         config.check()?;
-        let place = place_from(&variable)?;
-        let found = place.as_ref().map_or(1, |place| place.size);
-        for (name, launcher) in FOREIGN_SIZES {
-            let Some(size) = parse::<u32>(&variable, name, "a whole number")? else { continue };
-            if size != found {
-                return Err(Error::Launch(match &place {
-                    None => format!(
-                        "{name}={size}: {launcher} started {size} ranks, but this program has no backend that joins them, and each \
-                         would run alone as rank 0; start it with `rma run -n {size} -- PROGRAM`"
-                    ),
-                    Some(place) => format!(
-                        "{name}={size} but RMA_SIZE={}: two launchers disagree; start the program with one of them, and unset the \
-                         variables of the other",
-                        place.size
-                    ),
-                }));
+        let foreign = Foreign::all(&variable)?;
+        let start = match place_from(&variable)? {
+            Some(place) => {
+                foreign.iter().try_for_each(|foreign| foreign.check(&place))?;
+                Start::Place(place)
             }
-        }
-        Ok((config, place))
+            None => foreign.into_iter().find(Foreign::is_several).map_or(Start::Alone, Start::Foreign),
+        };
+        Ok((config, start))
     }
 
     /// Names the first option that cannot be used.
@@ -184,6 +194,14 @@ impl Config {
         }
         self.trace.as_deref().map_or(Ok(()), trace::check_path)
     }
+}
+
+/// Who has started this process, as its environment says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Start {
+    Alone,
+    Place(Place),
+    Foreign(Foreign),
 }
 
 fn place_from(variable: &impl Fn(&str) -> Option<String>) -> Result<Option<Place>> {
@@ -220,7 +238,7 @@ fn place_from(variable: &impl Fn(&str) -> Option<String>) -> Result<Option<Place
     }))
 }
 
-fn parse<T: FromStr>(variable: &impl Fn(&str) -> Option<String>, name: &str, form: &str) -> Result<Option<T>> {
+pub(crate) fn parse<T: FromStr>(variable: &impl Fn(&str) -> Option<String>, name: &str, form: &str) -> Result<Option<T>> {
     let Some(text) = variable(name) else { return Ok(None) };
     match text.trim().parse() {
         Ok(value) => Ok(Some(value)),
@@ -239,7 +257,7 @@ fn seconds_of(name: &str, seconds: f64) -> Result<Duration> {
 mod tests {
     use super::*;
 
-    fn with(variables: &'static [(&'static str, &'static str)]) -> Result<(Config, Option<Place>)> {
+    fn with(variables: &'static [(&'static str, &'static str)]) -> Result<(Config, Start)> {
         Config::from_variables(|name| variables.iter().find(|(n, _)| *n == name).map(|(_, v)| v.to_string()))
     }
 
@@ -248,13 +266,13 @@ mod tests {
 
     #[test]
     fn an_empty_environment_gives_the_defaults_and_no_place() {
-        assert_eq!(with(&[]).unwrap(), (Config::default(), None));
+        assert_eq!(with(&[]).unwrap(), (Config::default(), Start::Alone));
     }
 
     #[test]
     fn a_complete_place_is_read() {
-        let (_, place) = with(&[("RMA_RANK", "1"), ("RMA_SIZE", "2"), ROOT, TOKEN]).unwrap();
-        let place = place.unwrap();
+        let (_, start) = with(&[("RMA_RANK", "1"), ("RMA_SIZE", "2"), ROOT, TOKEN]).unwrap();
+        let Start::Place(place) = start else { panic!("{start:?}") };
         assert_eq!((place.rank, place.size, place.root.as_str()), (Rank(1), 2, "127.0.0.1:7"));
         assert_eq!(place.token.to_hex(), TOKEN.1);
         assert!(place.bind.is_loopback());
@@ -281,10 +299,12 @@ mod tests {
 
     #[test]
     fn a_foreign_launcher_with_another_size_is_refused() {
-        let error = with(&[("OMPI_COMM_WORLD_SIZE", "4")]).unwrap_err().to_string();
-        assert!(error.contains("rma run -n 4") && error.contains("rank 0"), "{error}");
+        let (_, start) = with(&[("OMPI_COMM_WORLD_SIZE", "4")]).unwrap();
+        let Start::Foreign(foreign) = start else { panic!("{start:?}") };
+        let error = foreign.place().unwrap_err().to_string();
+        assert!(error.contains("rma run -n 4") && error.contains("rank 0") && error.contains("rma-mpi"), "{error}");
         let error = with(&[("PMI_SIZE", "4"), ("RMA_RANK", "1"), ("RMA_SIZE", "2"), ROOT, TOKEN]).unwrap_err().to_string();
         assert!(error.contains("PMI_SIZE=4 but RMA_SIZE=2"), "{error}");
-        assert!(with(&[("SLURM_STEP_NUM_TASKS", "1")]).unwrap().1.is_none());
+        assert_eq!(with(&[("SLURM_STEP_NUM_TASKS", "1")]).unwrap().1, Start::Alone);
     }
 }

@@ -12,7 +12,7 @@ impl Comm {
     /// Runs `f` on `size` ranks that are threads of this process and share its address space, with the options of the
     /// environment. Returns what the ranks returned, by rank; a panic of a rank is passed on after all have ended.
     pub fn threads<T: Send>(size: u32, f: impl Fn(Comm) -> T + Sync) -> Result<Vec<T>> {
-        Self::threads_with(size, Config::from_env()?.0, f)
+        Self::threads_with(size, Config::options_from_env()?, f)
     }
 
     /// The same with options of the program's choice.

@@ -52,6 +52,7 @@ pub mod fault;
 mod hosts;
 mod ids;
 mod launch;
+pub mod launcher;
 pub mod layout;
 pub mod lifecycle;
 mod memory;

@@ -26,6 +26,8 @@ struct Cli {
 }
 
 fn main() -> anyhow::Result<()> {
+    #[cfg(feature = "mpi")]
+    rma_mpi::offer();
     #[cfg(feature = "verbs")]
     rma_verbs::offer();
     let cli = Cli::parse();
