@@ -1,22 +1,40 @@
-//! MPI for `rma`: ranks that `mpirun`, `mpiexec` or `srun` started find each other, whatever they exchange over.
+//! MPI for `rma`: ranks that `mpirun`, `mpiexec` or `srun` started find each other, whatever they exchange over; and a backend that
+//! puts by MPI-3 RMA, for machines whose network only MPI knows.
 //!
 //! A program calls [`offer`] first. Started by a launcher of the MPI library that it was built with, its ranks are then those of
 //! `MPI_COMM_WORLD`. MPI only tells them where rank 0 listens; what is agreed later goes over TCP, which also notices ranks that die.
+//! Which backend moves the data is another question, and `RMA_BACKEND=mpi` only one of its answers.
 #![deny(unsafe_code)]
 
+mod board;
+mod commit;
+mod device;
 mod ffi;
 mod meeting;
+mod plan;
+mod progress;
+mod two_sided;
+mod window;
+
+pub use device::MpiBackend;
 
 use ffi::Communicator;
+use rma::backend::Backend;
 use rma::config::Place;
 use rma::launcher::Launcher;
-use rma::{Error, Result};
+use rma::provider::Provider;
+use rma::{Bootstrap, Config, Deadline, Error, Hosts, Rank, Result};
+use std::rc::Rc;
+use std::sync::Arc;
 
-/// What error texts call it.
+/// What `RMA_BACKEND` and error texts call it.
 pub const NAME: &str = "mpi";
 
-/// Lets this program take its place among the ranks that an MPI launcher started. To be called before the first
-/// [`Comm`](rma::Comm).
+/// What `RMA_BACKEND` calls the exchange by persistent sends and receives, which is there to be compared with and for nothing else.
+pub const TWO_SIDED: &str = "mpi-two-sided";
+
+/// Lets this program take its place among the ranks that an MPI launcher started, and use MPI for its puts with `RMA_BACKEND=mpi`.
+/// To be called before the first [`Comm`](rma::Comm).
 ///
 /// ```
 /// fn main() -> rma::Result<()> {
@@ -29,8 +47,13 @@ pub const NAME: &str = "mpi";
 /// ```
 ///
 /// MPI is initialized when the place is taken, unless the program has done so, and then finalized at the end of the process.
+#[allow(unsafe_code, reason = "promises that the backends of this crate keep their contract")]
 pub fn offer() {
     rma::launcher::offer(&Mpi);
+    // SAFETY: the backend of this crate keeps the contract of `rma::backend`.
+    unsafe { rma::provider::offer(&Mpi) };
+    // SAFETY: so does the baseline.
+    unsafe { rma::provider::offer(&two_sided::Baseline) };
 }
 
 /// Collective over a communicator of the program's own: each rank's place among its ranks, for [`Comm::join`](rma::Comm::join).
@@ -43,7 +66,7 @@ pub fn offer() {
 /// # Ok::<(), rma::Error>(())
 /// ```
 pub fn place_on(communicator: &impl mpi::traits::Communicator) -> Result<Place> {
-    meeting::place(&Communicator::copy_of(communicator).map_err(|refused| failed("copying the communicator", refused))?)
+    meeting::place(Communicator::copy_of(communicator).map_err(|refused| failed("copying the communicator", refused))?)
 }
 
 /// The name and version of the MPI library that this program runs with, in a line.
@@ -51,8 +74,23 @@ pub fn library() -> String {
     ffi::library_version()
 }
 
+/// The name and version of the MPI library that this program was built with.
+pub fn built_with() -> String {
+    ffi::built_with()
+}
+
 #[derive(Debug)]
 struct Mpi;
+
+impl Provider for Mpi {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn open(&self, boot: &Arc<dyn Bootstrap>, hosts: &Hosts, config: &Config, deadline: Deadline) -> Result<Rc<dyn Backend>> {
+        Ok(Rc::new(MpiBackend::open(&**boot, hosts, config, deadline)?))
+    }
+}
 
 impl Launcher for Mpi {
     fn library(&self) -> String {
@@ -61,11 +99,16 @@ impl Launcher for Mpi {
 
     fn place(&self) -> Result<Place> {
         ffi::initialize()?;
-        meeting::place(&Communicator::world().map_err(|refused| failed("copying MPI_COMM_WORLD", refused))?)
+        meeting::place(Communicator::world().map_err(|refused| failed("copying MPI_COMM_WORLD", refused))?)
     }
 }
 
 /// An error of MPI with what was tried.
 fn failed(doing: impl Into<String>, refused: ffi::Refused) -> Error {
     Error::Backend { backend: NAME, doing: doing.into(), cause: Box::new(refused) }
+}
+
+/// A message of a rank that is none.
+fn malformed(what: &'static str, from: Rank, reason: impl ToString) -> Error {
+    Error::Malformed { what, from: from.to_string(), reason: reason.to_string() }
 }

@@ -1,11 +1,13 @@
-//! How the ranks of a communicator learn where rank 0 listens.
+//! How the ranks of a communicator learn where rank 0 listens, and on which communicator they have met.
 //! Owns the choice of addresses. After it, nothing of the bootstrap goes over MPI.
 
 use crate::failed;
 use crate::ffi::{Communicator, Outcome};
+use rma::bootstrap::Objection;
 use rma::config::{Place, Token};
-use rma::{Error, Rank, Result};
+use rma::{Bootstrap, Deadline, Error, Hosts, Rank, Result};
 use serde::{Deserialize, Serialize};
+use std::cell::Cell;
 use std::net::{IpAddr, Ipv4Addr, TcpListener, ToSocketAddrs, UdpSocket};
 
 /// What rank 0 tells all.
@@ -15,8 +17,58 @@ struct Root {
     token: [u8; 16],
 }
 
-/// Collective: this rank's place.
-pub(crate) fn place(communicator: &Communicator) -> Result<Place> {
+thread_local! {
+    /// Where this rank has met the others. A process joins one job, so there is never another.
+    static MET: Cell<Option<&'static Communicator>> = const { Cell::new(None) };
+}
+
+/// Collective: this rank's place among the ranks of a communicator.
+pub(crate) fn place(communicator: Communicator) -> Result<Place> {
+    // Never freed: MPI does that when it is finalized, and freeing is collective.
+    let communicator: &'static Communicator = Box::leak(Box::new(communicator));
+    let place = meet(communicator)?;
+    MET.set(Some(communicator));
+    Ok(place)
+}
+
+/// Collective: the communicator whose ranks are those of this job.
+pub(crate) fn communicator_of(boot: &dyn Bootstrap, hosts: &Hosts, deadline: Deadline) -> Result<&'static Communicator> {
+    let found = find(boot, hosts);
+    let objection = boot.agree(found.as_ref().err().map(Error::full_text), deadline);
+    let found = found?;
+    match objection? {
+        None => Ok(found),
+        Some(Objection { rank, reason }) => Err(Error::CollectiveFailed { call: "opening MPI", rank, reason }),
+    }
+}
+
+fn find(boot: &dyn Bootstrap, hosts: &Hosts) -> Result<&'static Communicator> {
+    let (rank, size) = (boot.rank().0, boot.size());
+    let start =
+        format!("start the program with `mpirun -n {size} PROGRAM` of the MPI that it was built with ({})", crate::built_with());
+    if hosts.share_a_process() {
+        return Err(Error::Launch(format!("the ranks are threads of one process, and MPI knows processes only; {start}")));
+    }
+    let asked = |refused| failed("asking for the ranks that MPI sees", refused);
+    let communicator = match MET.get() {
+        Some(communicator) => communicator,
+        None => {
+            crate::ffi::initialize()?;
+            let world = Communicator::world().map_err(|refused| failed("copying MPI_COMM_WORLD", refused))?;
+            &*Box::leak(Box::new(world))
+        }
+    };
+    let (seen_rank, seen_size) = (communicator.rank().map_err(asked)?, communicator.size().map_err(asked)?);
+    if (seen_rank, seen_size) != (rank, size) {
+        return Err(Error::Launch(format!(
+            "this is rank {rank} of {size}, but {} sees rank {seen_rank} of {seen_size}: another launcher started the ranks; {start}",
+            crate::library()
+        )));
+    }
+    Ok(communicator)
+}
+
+fn meet(communicator: &Communicator) -> Result<Place> {
     let asked = |outcome: Outcome<u32>| outcome.map_err(|refused| failed("asking for this rank's place", refused));
     let (rank, size) = (asked(communicator.rank())?, asked(communicator.size())?);
     let one_host = is_one_host(communicator, size).map_err(|refused| failed("finding out which ranks share a host", refused))?;

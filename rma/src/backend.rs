@@ -19,7 +19,8 @@
 //!     `Send`, and may rest on libraries that are bound to a thread.
 
 use crate::layout::Blocks;
-use crate::{Bootstrap, Deadline, Epoch, QueueId, Rail, Rank, Result, WindowId};
+use crate::memory::available_bytes;
+use crate::{Bootstrap, Deadline, Epoch, Error, QueueId, Rail, Rank, Result, WindowId};
 use std::any::Any;
 use std::fmt::Debug;
 use std::ptr::NonNull;
@@ -69,6 +70,23 @@ pub struct WindowSpec<'a> {
     pub id: WindowId,
     /// The length of every rank's part.
     pub bytes_by_rank: &'a [u64],
+}
+
+impl WindowSpec<'_> {
+    /// Refuses more memory than this host has left for the parts of all ranks that run here: a first look for [`Backend::admit`].
+    pub fn check_memory(&self, is_here: impl Fn(Rank) -> bool) -> Result<()> {
+        let here = (0..).map(Rank).zip(self.bytes_by_rank).filter(|(rank, _)| is_here(*rank));
+        let asked = here.fold(0u64, |sum, (_, &bytes)| sum.saturating_add(bytes));
+        match available_bytes() {
+            Some(limit) if asked > limit => Err(Error::Limit {
+                what: "the length in bytes of all ranks' parts of the window on this host,",
+                asked,
+                limit,
+                mend: "that is the memory left; allocate less, run fewer ranks here, or free memory".into(),
+            }),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// This rank's part of a registered window. Dropping it unregisters.

@@ -86,9 +86,11 @@ impl Hosts {
         ranks > cores.count_ones()
     }
 
-    /// The bytes of memory that processes of this host together can still have; `None` when the system does not say.
-    pub fn available_bytes() -> Option<u64> {
-        crate::memory::available_bytes()
+    /// Whether any two ranks are threads of one process.
+    pub fn share_a_process(&self) -> bool {
+        let mut processes: Vec<_> = self.places.iter().map(|place| (&place.host, place.process)).collect();
+        processes.sort_unstable();
+        processes.windows(2).any(|pair| pair[0] == pair[1])
     }
 
     /// The process of every rank.
@@ -149,5 +151,13 @@ mod tests {
         let hosts = Hosts { rank: Rank(1), places: vec![on("a", 1), on("a", 1)] };
         assert!(hosts.crowded());
         assert_eq!((hosts.elsewhere(), hosts.local_rank()), (None, 1));
+    }
+
+    #[test]
+    fn one_number_of_a_process_on_two_hosts_is_two_processes() {
+        let two = Hosts { rank: Rank(0), places: vec![on("a", 1), on("b", 1)] };
+        assert!(!two.share_a_process());
+        let one = Hosts { rank: Rank(0), places: vec![on("a", 1), on("b", 1), on("a", 1)] };
+        assert!(one.share_a_process());
     }
 }

@@ -4,7 +4,7 @@ use crate::device::{Shared, failed};
 use crate::ffi::Region;
 use crate::memory::Memory;
 use rma::backend::{WindowMem, WindowSpec};
-use rma::{Error, Rank, Result};
+use rma::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::any::Any;
 use std::ptr::NonNull;
@@ -29,18 +29,7 @@ pub(crate) struct Key {
 
 /// Refuses more memory than the host has left, and more than may be locked.
 pub(crate) fn admit(shared: &Shared, spec: &WindowSpec<'_>) -> Result<()> {
-    let here = (0..).map(Rank).zip(spec.bytes_by_rank).filter(|(rank, _)| shared.hosts_here.contains(rank));
-    let asked = here.fold(0u64, |sum, (_, &bytes)| sum.saturating_add(bytes));
-    if let Some(limit) = rma::Hosts::available_bytes()
-        && asked > limit
-    {
-        return Err(Error::Limit {
-            what: "the length in bytes of all ranks' parts of the window on this host,",
-            asked,
-            limit,
-            mend: "that is the memory left; allocate less, run fewer ranks here, or free memory".into(),
-        });
-    }
+    spec.check_memory(|rank| shared.hosts_here.contains(&rank))?;
     let own = spec.bytes_by_rank.get(shared.rank.index()).copied().unwrap_or(0);
     let rails = shared.rails.len() as u64;
     match locked_limit() {

@@ -13,8 +13,11 @@
 #[cfg(test)]
 mod contract;
 mod failure;
+mod idle;
 pub mod tcp;
 pub mod threads;
+
+pub use idle::while_waiting;
 
 use crate::config::Place;
 use crate::shm::inherit;

@@ -3,9 +3,8 @@
 use super::device::Shared;
 use super::region::Region;
 use super::space::RegionId;
+use crate::Result;
 use crate::backend::{WindowMem, WindowSpec};
-use crate::memory::available_bytes;
-use crate::{Error, Result};
 use std::any::Any;
 use std::ptr::NonNull;
 use std::rc::Rc;
@@ -16,20 +15,6 @@ use std::sync::Arc;
 pub(super) struct ShmWindow {
     id: RegionId,
     region: Arc<Region>,
-}
-
-/// Refuses more memory than the host has left for all ranks' parts together.
-pub(super) fn admit(spec: &WindowSpec<'_>) -> Result<()> {
-    let asked = spec.bytes_by_rank.iter().fold(0u64, |sum, &bytes| sum.saturating_add(bytes));
-    match available_bytes() {
-        Some(limit) if asked > limit => Err(Error::Limit {
-            what: "the length in bytes of all ranks' parts of the window on this host,",
-            asked,
-            limit,
-            mend: "that is the memory left; allocate less, run fewer ranks here, or free memory".into(),
-        }),
-        _ => Ok(()),
-    }
 }
 
 /// Makes the memory of this rank's part.

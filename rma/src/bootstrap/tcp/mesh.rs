@@ -8,6 +8,7 @@ use super::silence;
 use super::wire::{Frame, Hello};
 use crate::bootstrap::Departure;
 use crate::bootstrap::failure::{Why, timeout};
+use crate::bootstrap::idle;
 use crate::config::Token;
 use crate::{Deadline, Error, Rank, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -141,7 +142,7 @@ impl Mesh {
                 self.protocol.fail(Why::Other { call, reason });
                 continue;
             }
-            if let Err(error) = self.pump(deadline.left(TICK)) {
+            if let Err(error) = self.pump(idle::work(deadline.left(TICK))) {
                 self.protocol.fail(Why::Other { call, reason: error.full_text() });
                 self.protocol.abort();
                 self.settle();
