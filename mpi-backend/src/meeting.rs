@@ -72,25 +72,31 @@ fn meet(communicator: &Communicator) -> Result<Place> {
     let asked = |outcome: Outcome<u32>| outcome.map_err(|refused| failed("asking for this rank's place", refused));
     let (rank, size) = (asked(communicator.rank())?, asked(communicator.size())?);
     let one_host = is_one_host(communicator, size).map_err(|refused| failed("finding out which ranks share a host", refused))?;
-    let bind = bind_address(one_host)?;
+    // Who cannot go on says so before it goes: the others would wait for it in a call of MPI, which has no deadline.
+    let bind = bind_address(one_host);
     let mut listener = None;
     let mut words = Vec::new();
     if rank == 0 {
-        let root = listen(bind).map(|(bound, root)| {
+        let root = bind.as_ref().map_err(Error::full_text).and_then(|&bind| {
+            let (bound, root) = listen(bind).map_err(|error| error.full_text())?;
             listener = Some(bound);
-            root
+            Ok(root)
         });
-        let said = root.map_err(|error| error.full_text());
-        words = postcard::to_stdvec(&said).expect("bug: an address cannot be encoded");
+        words = postcard::to_stdvec(&root).expect("bug: an address cannot be encoded");
     }
     let words = communicator.broadcast(words).map_err(|refused| failed("hearing where rank 0 listens", refused))?;
-    let root = postcard::from_bytes::<std::result::Result<Root, String>>(&words)
-        .map_err(|cause| Error::Malformed { what: "address of rank 0", from: Rank(0).to_string(), reason: cause.to_string() })?
-        .map_err(Error::Launch)?;
-    let bind = match bind {
-        Some(bind) => bind,
-        None => facing(&root.address)?,
-    };
+    let found = bind.and_then(|bind| {
+        let root = postcard::from_bytes::<std::result::Result<Root, String>>(&words)
+            .map_err(|cause| Error::Malformed { what: "address of rank 0", from: Rank(0).to_string(), reason: cause.to_string() })?
+            .map_err(|reason| Error::Launch(format!("rank 0: {reason}")))?;
+        let bind = bind.map_or_else(|| facing(&root.address), Ok)?;
+        Ok((root, bind))
+    });
+    let all_found = communicator.all(found.is_ok()).map_err(|refused| failed("agreeing on the way to rank 0", refused))?;
+    let (root, bind) = found?;
+    if !all_found {
+        return Err(Error::Launch("another rank has no address to listen on; its own error says why".into()));
+    }
     let place = Place::new(Rank(rank), size, root.address, Token(root.token), bind);
     Ok(match listener {
         Some(listener) => place.listening(listener),
