@@ -1,7 +1,7 @@
 //! The backend as a device: which ranks it reaches, what it can do, and the windows of MPI that all ranks make and free together.
 
 use crate::board::Boards;
-use crate::ffi::{Communicator, Window};
+use crate::ffi::{Communicator, Turn, Window};
 use crate::progress::Way;
 use crate::{NAME, commit, failed, meeting, window};
 use rma::backend::{Backend, Caps, Chain, Committed, WindowMem, WindowSpec};
@@ -30,6 +30,8 @@ pub(crate) struct Shared {
     pub(crate) boards: RefCell<Boards>,
     /// What has been put and is not announced yet.
     posted: RefCell<Vec<Rc<Way>>>,
+    /// Given back after all else that calls MPI has gone.
+    _turn: Turn,
 }
 
 /// How often a wait polls in a row: with a core each some tens of microseconds.
@@ -39,7 +41,7 @@ const POLLS_WHEN_CROWDED: u32 = 16;
 impl MpiBackend {
     /// Collective: over the communicator on which this job's ranks have met, or over `MPI_COMM_WORLD`.
     pub fn open(boot: &dyn Bootstrap, hosts: &Hosts, config: &Config, deadline: Deadline) -> Result<Self> {
-        let communicator = meeting::communicator_of(boot, hosts, deadline)?;
+        let (communicator, turn) = meeting::communicator_of(boot, hosts, deadline)?;
         let crowded = hosts.crowded();
         let mut caps = Caps::new(NAME, config.rails.unwrap_or(1));
         caps.polls_per_look = if crowded { POLLS_WHEN_CROWDED } else { POLLS_WITH_A_CORE_EACH };
@@ -51,6 +53,7 @@ impl MpiBackend {
             windows: RefCell::default(),
             boards: RefCell::default(),
             posted: RefCell::default(),
+            _turn: turn,
         });
         // Many libraries move nothing, not even what others write here, unless they are called.
         let waiting = Rc::downgrade(&shared);

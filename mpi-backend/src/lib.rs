@@ -46,7 +46,8 @@ pub const TWO_SIDED: &str = "mpi-two-sided";
 /// }
 /// ```
 ///
-/// MPI is initialized when the place is taken, unless the program has done so, and then finalized at the end of the process.
+/// MPI is initialized when the place is taken, unless the program has done so, and then finalized at the end of the process. It is used
+/// on the thread of the `Comm`; a process has one such thread at a time.
 #[allow(unsafe_code, reason = "promises that the backends of this crate keep their contract")]
 pub fn offer() {
     rma::launcher::offer(&Mpi);
@@ -57,7 +58,8 @@ pub fn offer() {
 }
 
 /// Collective over a communicator of the program's own: each rank's place among its ranks, for [`Comm::join`](rma::Comm::join).
-/// MPI must be initialized, and may be called from this thread.
+/// MPI must be initialized, and is to be finalized only when that `Comm` and all that was made of it are gone: else the process ends
+/// there and then.
 ///
 /// ```no_run
 /// let universe = mpi::initialize().expect("MPI was initialized before");
@@ -66,6 +68,7 @@ pub fn offer() {
 /// # Ok::<(), rma::Error>(())
 /// ```
 pub fn place_on(communicator: &impl mpi::traits::Communicator) -> Result<Place> {
+    let _turn = ffi::initialize()?;
     meeting::place(Communicator::copy_of(communicator).map_err(|refused| failed("copying the communicator", refused))?)
 }
 
@@ -98,7 +101,7 @@ impl Launcher for Mpi {
     }
 
     fn place(&self) -> Result<Place> {
-        ffi::initialize()?;
+        let _turn = ffi::initialize()?;
         meeting::place(Communicator::world().map_err(|refused| failed("copying MPI_COMM_WORLD", refused))?)
     }
 }

@@ -2,7 +2,7 @@
 //! Owns the choice of addresses. After it, nothing of the bootstrap goes over MPI.
 
 use crate::failed;
-use crate::ffi::{Communicator, Outcome};
+use crate::ffi::{Communicator, Outcome, Turn};
 use rma::bootstrap::Objection;
 use rma::config::{Place, Token};
 use rma::{Bootstrap, Deadline, Error, Hosts, Rank, Result};
@@ -31,8 +31,8 @@ pub(crate) fn place(communicator: Communicator) -> Result<Place> {
     Ok(place)
 }
 
-/// Collective: the communicator whose ranks are those of this job.
-pub(crate) fn communicator_of(boot: &dyn Bootstrap, hosts: &Hosts, deadline: Deadline) -> Result<&'static Communicator> {
+/// Collective: the communicator whose ranks are those of this job, and the right to use it.
+pub(crate) fn communicator_of(boot: &dyn Bootstrap, hosts: &Hosts, deadline: Deadline) -> Result<(&'static Communicator, Turn)> {
     let found = find(boot, hosts);
     let objection = boot.agree(found.as_ref().err().map(Error::full_text), deadline);
     let found = found?;
@@ -42,7 +42,7 @@ pub(crate) fn communicator_of(boot: &dyn Bootstrap, hosts: &Hosts, deadline: Dea
     }
 }
 
-fn find(boot: &dyn Bootstrap, hosts: &Hosts) -> Result<&'static Communicator> {
+fn find(boot: &dyn Bootstrap, hosts: &Hosts) -> Result<(&'static Communicator, Turn)> {
     let (rank, size) = (boot.rank().0, boot.size());
     let start =
         format!("start the program with `mpirun -n {size} PROGRAM` of the MPI that it was built with ({})", crate::built_with());
@@ -50,22 +50,25 @@ fn find(boot: &dyn Bootstrap, hosts: &Hosts) -> Result<&'static Communicator> {
         return Err(Error::Launch(format!("the ranks are threads of one process, and MPI knows processes only; {start}")));
     }
     let asked = |refused| failed("asking for the ranks that MPI sees", refused);
-    let communicator = match MET.get() {
-        Some(communicator) => communicator,
-        None => {
-            crate::ffi::initialize()?;
-            let world = Communicator::world().map_err(|refused| failed("copying MPI_COMM_WORLD", refused))?;
-            &*Box::leak(Box::new(world))
-        }
-    };
-    let (seen_rank, seen_size) = (communicator.rank().map_err(asked)?, communicator.size().map_err(asked)?);
-    if (seen_rank, seen_size) != (rank, size) {
+    let turn = crate::ffi::initialize()?;
+    let met = MET.get();
+    // Asked before a copy is made: that takes all ranks of the other launcher, which may not be here.
+    let seen = met.map_or_else(Communicator::place_in_world, |met| Ok((met.rank()?, met.size()?))).map_err(asked)?;
+    if seen != (rank, size) {
+        let (seen_rank, seen_size) = seen;
         return Err(Error::Launch(format!(
             "this is rank {rank} of {size}, but {} sees rank {seen_rank} of {seen_size}: another launcher started the ranks; {start}",
             crate::library()
         )));
     }
-    Ok(communicator)
+    let communicator = match met {
+        Some(communicator) => communicator,
+        None => {
+            let world = Communicator::world().map_err(|refused| failed("copying MPI_COMM_WORLD", refused))?;
+            &*Box::leak(Box::new(world))
+        }
+    };
+    Ok((communicator, turn))
 }
 
 fn meet(communicator: &Communicator) -> Result<Place> {

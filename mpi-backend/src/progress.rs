@@ -112,7 +112,6 @@ pub(crate) struct Partner {
 /// A chain in calls of MPI.
 #[derive(Debug)]
 pub(crate) struct MpiCommitted {
-    shared: Rc<Shared>,
     chain: Rc<Chain>,
     epoch: Epoch,
     closed: bool,
@@ -125,6 +124,8 @@ pub(crate) struct MpiCommitted {
     partners: Vec<Partner>,
     /// The first call that MPI refused: every later poll fails with it.
     failure: Option<(String, Refused)>,
+    /// Last, as with it goes the right to use MPI.
+    shared: Rc<Shared>,
 }
 
 /// Turns of `park` in which a rank keeps its core, or gives it away only to who wants it, before it sleeps.
@@ -136,7 +137,6 @@ impl MpiCommitted {
     pub(crate) fn new(shared: Rc<Shared>, chain: Rc<Chain>, built: Built) -> Self {
         let Built { lanes, expected, partners } = built;
         Self {
-            shared,
             chain,
             epoch: Epoch(0),
             closed: false,
@@ -146,6 +146,7 @@ impl MpiCommitted {
             arrived: 0,
             partners,
             failure: None,
+            shared,
         }
     }
 

@@ -1,7 +1,7 @@
 //! The same exchange by persistent sends and receives: a baseline to compare one-sided communication with, and nothing else.
 //! A receive that is posted is the credit, and its end the arrival; there is a message for every put.
 
-use crate::ffi::{Bytes, Communicator, Memory, Outcome, Persistent, Refused};
+use crate::ffi::{Bytes, Communicator, Memory, Outcome, Persistent, Refused, Turn};
 use crate::plan;
 use crate::{TWO_SIDED, malformed, meeting};
 use rma::backend::{Backend, Caps, Chain, Committed, Lack, Missing, Progress, WindowMem, WindowSpec};
@@ -30,19 +30,25 @@ impl Provider for Baseline {
     }
 
     fn open(&self, boot: &Arc<dyn Bootstrap>, hosts: &Hosts, config: &Config, deadline: Deadline) -> Result<Rc<dyn Backend>> {
-        let communicator = meeting::communicator_of(&**boot, hosts, deadline)?;
+        let (communicator, turn) = meeting::communicator_of(&**boot, hosts, deadline)?;
         let caps = Caps::new(TWO_SIDED, config.rails.unwrap_or(1));
-        rma::bootstrap::while_waiting(move || communicator.progress());
         let here = (0..boot.size()).map(Rank).filter(|&rank| hosts.is_here(rank)).collect();
-        let shared = Shared {
+        let shared = Rc::new(Shared {
             rank: boot.rank(),
             communicator,
             crowded: hosts.crowded(),
             ranks_here: here,
             windows: RefCell::default(),
             next_tag: Cell::new(FIRST_TAG),
-        };
-        Ok(Rc::new(TwoSided { shared: Rc::new(shared), caps }))
+            _turn: turn,
+        });
+        let waiting = Rc::downgrade(&shared);
+        rma::bootstrap::while_waiting(move || {
+            if let Some(shared) = waiting.upgrade() {
+                shared.communicator.progress();
+            }
+        });
+        Ok(Rc::new(TwoSided { shared, caps }))
     }
 }
 
@@ -62,6 +68,7 @@ struct Shared {
     windows: RefCell<Vec<Weak<Part>>>,
     /// Tags are not used twice: what was sent to a queue that is gone must not reach another.
     next_tag: Cell<c_int>,
+    _turn: Turn,
 }
 
 const FIRST_TAG: c_int = 1;
@@ -73,6 +80,8 @@ const LAST_TAG: c_int = 32_767;
 struct Part {
     number: u32,
     memory: Memory,
+    /// Last, as with it goes the right to use MPI.
+    _shared: Rc<Shared>,
 }
 
 impl WindowMem for Part {
@@ -115,7 +124,7 @@ impl Backend for TwoSided {
         let len_bytes = spec.bytes_by_rank.get(self.shared.rank.index()).copied().unwrap_or(0) as usize;
         let memory = Memory::zeroed(len_bytes).map_err(|refused| failed(format!("allocating {len_bytes} bytes"), refused))?;
         let mut windows = self.shared.windows.borrow_mut();
-        let part = Rc::new(Part { number: windows.len() as u32, memory });
+        let part = Rc::new(Part { number: windows.len() as u32, memory, _shared: self.shared.clone() });
         windows.push(Rc::downgrade(&part));
         Ok(part)
     }
@@ -141,7 +150,7 @@ impl Backend for TwoSided {
         if let Some(Objection { rank, reason }) = objection? {
             return Err(Error::CollectiveFailed { call: "commit", rank, reason });
         }
-        Ok(Box::new(Exchange { shared: shared.clone(), chain, epoch: Epoch(0), sends, receives, closed: false }))
+        Ok(Box::new(Exchange { chain, epoch: Epoch(0), sends, receives, closed: false, shared: shared.clone() }))
     }
 }
 
@@ -221,12 +230,13 @@ struct Message {
 
 #[derive(Debug)]
 struct Exchange {
-    shared: Rc<Shared>,
     chain: Rc<Chain>,
     epoch: Epoch,
     sends: Vec<Message>,
     receives: Vec<Message>,
     closed: bool,
+    /// Last, as with it goes the right to use MPI.
+    shared: Rc<Shared>,
 }
 
 const POLLS_PER_LOOK: u32 = 200;

@@ -15,6 +15,8 @@ use std::rc::Rc;
 pub(crate) struct MpiWindow {
     window: Rc<Window>,
     key: Key,
+    /// With the right to use MPI, as long as there is this memory of it.
+    _shared: Rc<Shared>,
 }
 
 /// What a peer needs to write a window.
@@ -27,13 +29,13 @@ pub(crate) struct Key {
 }
 
 /// Collective: makes a window.
-pub(crate) fn register(shared: &Shared, spec: &WindowSpec<'_>) -> Result<Rc<dyn WindowMem>> {
+pub(crate) fn register(shared: &Rc<Shared>, spec: &WindowSpec<'_>) -> Result<Rc<dyn WindowMem>> {
     shared.free_what_nobody_uses(0)?;
     let len_bytes = spec.bytes_by_rank.get(shared.rank.index()).copied().unwrap_or(0);
     let window = shared.allocate(usize::try_from(len_bytes).unwrap_or(usize::MAX))?;
     let displacement = window.displacement().map_err(|refused| failed(format!("asking where {} begins", spec.id), refused))?;
     let key = Key { number: window.number(), displacement };
-    Ok(Rc::new(MpiWindow { window, key }))
+    Ok(Rc::new(MpiWindow { window, key, _shared: shared.clone() }))
 }
 
 impl WindowMem for MpiWindow {

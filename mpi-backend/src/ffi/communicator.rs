@@ -36,18 +36,19 @@ impl Communicator {
         Ok(copy)
     }
 
+    /// This rank in `MPI_COMM_WORLD`, and how many there are.
+    pub(crate) fn place_in_world() -> Outcome<(u32, u32)> {
+        // SAFETY: a constant of the library.
+        let world = unsafe { sys::RSMPI_COMM_WORLD };
+        Ok((rank_in(world)?, size_of(world)?))
+    }
+
     pub(crate) fn rank(&self) -> Outcome<u32> {
-        let mut rank = 0;
-        // SAFETY: a communicator that is alive; written before the call returns.
-        checked("MPI_Comm_rank", unsafe { sys::MPI_Comm_rank(self.raw, &mut rank) })?;
-        Ok(rank as u32)
+        rank_in(self.raw)
     }
 
     pub(crate) fn size(&self) -> Outcome<u32> {
-        let mut size = 0;
-        // SAFETY: as above.
-        checked("MPI_Comm_size", unsafe { sys::MPI_Comm_size(self.raw, &mut size) })?;
-        Ok(size as u32)
+        size_of(self.raw)
     }
 
     /// Collective: the ranks that can share memory with this one.
@@ -119,6 +120,20 @@ impl Communicator {
         // make progress in. What is wrong shows in the calls that matter.
         unsafe { sys::MPI_Iprobe(anyone, super::NO_TAG, self.raw, &mut found, ignored) };
     }
+}
+
+fn rank_in(raw: sys::MPI_Comm) -> Outcome<u32> {
+    let mut rank = 0;
+    // SAFETY: MPI is initialized, and the communicator alive; written before the call returns.
+    checked("MPI_Comm_rank", unsafe { sys::MPI_Comm_rank(raw, &mut rank) })?;
+    Ok(rank as u32)
+}
+
+fn size_of(raw: sys::MPI_Comm) -> Outcome<u32> {
+    let mut size = 0;
+    // SAFETY: as above.
+    checked("MPI_Comm_size", unsafe { sys::MPI_Comm_size(raw, &mut size) })?;
+    Ok(size as u32)
 }
 
 impl Drop for Communicator {

@@ -5,16 +5,19 @@
 mod communicator;
 mod datatype;
 mod message;
+mod turn;
 mod window;
 
 pub(crate) use communicator::Communicator;
 pub(crate) use datatype::Bytes;
 pub(crate) use message::{Memory, Persistent};
+pub(crate) use turn::Turn;
 pub(crate) use window::{Window, word_of};
 
 use mpi::ffi as sys;
 use rma::{Error, Result};
 use std::ffi::{c_char, c_int};
+use turn::User;
 
 /// A call that MPI refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -89,8 +92,10 @@ pub(crate) fn built_with() -> String {
     }
 }
 
-/// Makes sure that MPI is initialized. Who was first to do so is who ends it: at the end of the process, if that is this crate.
-pub(crate) fn initialize() -> Result<()> {
+/// Makes sure that MPI is initialized, and that this thread may use it as long as it has the turn. Who was first to initialize is who
+/// ends it: at the end of the process, if that is this crate.
+pub(crate) fn initialize() -> Result<Turn> {
+    let turn = Turn::take()?;
     let mut initialized = 0;
     // SAFETY: allowed at any time; written before the call returns.
     let asked = checked("MPI_Initialized", unsafe { sys::MPI_Initialized(&mut initialized) });
@@ -128,7 +133,8 @@ pub(crate) fn initialize() -> Result<()> {
                 .into(),
         ));
     }
-    Ok(())
+    turn.watch_the_end().map_err(|refused| crate::failed("watching for the end of MPI", refused))?;
+    Ok(turn)
 }
 
 /// Has the library return errors that belong to no object of this crate, as those of data types. Only in a program that left MPI
@@ -154,8 +160,11 @@ pub(crate) fn is_finalized() -> bool {
 
 /// At the end of the process: without it, launchers take the rank for one that failed.
 extern "C" fn finalize() {
-    if !is_finalized() {
-        // SAFETY: initialized by this crate, and not finalized.
-        unsafe { sys::MPI_Finalize() };
+    // A thread that the process does not wait for may be in a call of MPI: its launcher will see this rank end in the middle.
+    if is_finalized() || turn::user() == User::AnotherThread {
+        return;
     }
+    turn::ending();
+    // SAFETY: initialized by this crate, and not finalized.
+    unsafe { sys::MPI_Finalize() };
 }

@@ -6,7 +6,7 @@ use std::ffi::{CStr, c_int, c_void};
 use std::mem::MaybeUninit;
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::AtomicU64;
-use std::sync::{Mutex, Once, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 /// A window with this rank's part of its memory. Dropping it frees nothing, as only all ranks together can; what has not been
 /// freed is, in the order of making, when MPI is finalized.
@@ -34,7 +34,6 @@ const PAGE: usize = 4096;
 impl Window {
     /// Collective: allocates `len_bytes`, all zero, and lets every rank write here from now on.
     pub(crate) fn allocate(communicator: &Communicator, len_bytes: usize) -> Outcome<Self> {
-        free_all_at_the_end()?;
         let room = len_bytes.checked_add(ALIGNMENT).and_then(|room| room.checked_next_multiple_of(PAGE));
         let Some(room) = room.and_then(|room| sys::MPI_Aint::try_from(room).ok()) else {
             return Err(Refused {
@@ -232,47 +231,17 @@ impl Drop for Hints {
     }
 }
 
-/// Sees to it that all windows are freed when MPI is finalized, by whomever: MPI deletes the attributes of `MPI_COMM_SELF` first,
-/// while everything still works.
-fn free_all_at_the_end() -> Outcome<()> {
-    static ONCE: Once = Once::new();
-    let mut outcome = Ok(());
-    ONCE.call_once(|| outcome = before_finalize());
-    outcome
-}
-
-fn before_finalize() -> Outcome<()> {
-    let mut key = 0;
-    // SAFETY: functions that do not unwind; written before the call returns with success.
-    let code = unsafe { sys::MPI_Comm_create_keyval(Some(copy_nothing), Some(free_all), &mut key, null_mut()) };
-    checked("MPI_Comm_create_keyval", code)?;
-    // SAFETY: a constant of the library.
-    let own = unsafe { sys::RSMPI_COMM_SELF };
-    // SAFETY: a key that was just made; the value is not used.
-    checked("MPI_Comm_set_attr", unsafe { sys::MPI_Comm_set_attr(own, key, null_mut()) })
-}
-
-unsafe extern "C" fn copy_nothing(
-    _: sys::MPI_Comm,
-    _: c_int,
-    _: *mut c_void,
-    _: *mut c_void,
-    _: *mut c_void,
-    copied: *mut c_int,
-) -> c_int {
-    // SAFETY: the library gives a place for the answer.
-    unsafe { copied.write(0) };
-    0
-}
-
-unsafe extern "C" fn free_all(_: sys::MPI_Comm, _: c_int, _: *mut c_void, _: *mut c_void) -> c_int {
+/// Frees all windows, in the order of making: the same on every rank.
+///
+/// # Safety
+/// No rank writes any more, and nobody here uses a window again.
+pub(super) unsafe fn free_all() {
     let alive = std::mem::take(&mut ALIVE.lock().unwrap_or_else(PoisonError::into_inner).1);
     for Handle(raw) in alive.into_values() {
-        // SAFETY: MPI is being finalized, so no rank writes any more; nothing of this crate calls it after that.
+        // SAFETY: the caller's promise.
         if unsafe { free(raw) }.is_err() {
             // Whatever is wrong, finalizing says so, too.
             break;
         }
     }
-    0
 }
