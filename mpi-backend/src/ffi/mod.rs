@@ -164,6 +164,8 @@ extern "C" fn finalize() {
     if is_finalized() || turn::user() == User::AnotherThread {
         return;
     }
+    // Finalizing waits for the other ranks, and those must not wait for this one, should its Comm still be there.
+    rma::bootstrap::leave();
     turn::ending();
     // SAFETY: initialized by this crate, and not finalized.
     unsafe { sys::MPI_Finalize() };

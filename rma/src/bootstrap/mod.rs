@@ -22,11 +22,14 @@ pub use idle::while_waiting;
 use crate::config::Place;
 use crate::shm::inherit;
 use crate::{Config, Deadline, Error, Purpose, Rank, Result};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 
 /// Whether this process has taken its place in a job.
 static JOINED: AtomicBool = AtomicBool::new(false);
+
+/// What came of it.
+static JOB: OnceLock<Weak<tcp::TcpBootstrap>> = OnceLock::new();
 
 /// Takes the place in a job of processes that [`Config::from_env`] found, over the listener that `rma run` left for rank 0 if it
 /// did. What a backend makes its `Comm` of. A process can join one job, once.
@@ -36,7 +39,17 @@ pub fn join(place: &Place, config: &Config) -> Result<Arc<dyn Bootstrap>> {
         return Err(Error::Launch("this process has joined its job already; make one Comm and use it for everything".into()));
     }
     let deadline = Deadline::after(config.setup_timeout).of(Purpose::SetUp);
-    Ok(Arc::new(tcp::TcpBootstrap::join(place, inherit::listener(place)?, deadline)?))
+    let joined = Arc::new(tcp::TcpBootstrap::join(place, inherit::listener(place)?, deadline)?);
+    JOB.get_or_init(|| Arc::downgrade(&joined));
+    Ok(joined)
+}
+
+/// If this process is still in its job, tells the others that it has died, as its end would: for who keeps the process, at its end,
+/// waiting for those who wait for it.
+pub fn leave() {
+    if let Some(joined) = JOB.get().and_then(Weak::upgrade) {
+        joined.give_up();
+    }
 }
 
 /// Why a rank is no longer there.

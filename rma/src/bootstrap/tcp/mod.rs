@@ -71,6 +71,15 @@ impl TcpBootstrap {
         departed
     }
 
+    /// Ends all connections, with the word that this rank has died. In the middle of a call nothing can be said.
+    pub(super) fn give_up(&self) {
+        match self.mesh.try_lock() {
+            Ok(mut mesh) => mesh.leave(Departure::Died),
+            Err(TryLockError::Poisoned(mesh)) => mesh.into_inner().leave(Departure::Died),
+            Err(TryLockError::WouldBlock) => {}
+        }
+    }
+
     fn seen(&self) -> MutexGuard<'_, Vec<(Rank, Departure)>> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }

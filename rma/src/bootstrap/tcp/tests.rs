@@ -262,3 +262,18 @@ fn a_rank_killed_during_a_call_ends_it_on_all_within_a_second() {
         }
     }
 }
+
+#[test]
+fn a_rank_that_gives_up_has_died_on_all_though_its_bootstrap_is_still_there() {
+    let group = group(3);
+    let given_up = &group[1];
+    given_up.give_up();
+    std::thread::scope(|scope| {
+        for boot in group.iter().filter(|boot| boot.rank() != given_up.rank()) {
+            scope.spawn(|| {
+                fail_a_call(boot, given_up.rank());
+                see_dead(boot, given_up.rank());
+            });
+        }
+    });
+}
