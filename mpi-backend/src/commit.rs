@@ -64,7 +64,7 @@ pub(crate) fn commit(
 ) -> Result<Box<dyn Committed>> {
     let (partners, targets) = (chain.partners(), chain.targets());
     let arriving: Vec<_> = partners.iter().map(|&peer| Words::arriving(chain, peer, &targets)).collect();
-    make_room(shared, arriving.iter().map(Words::count))?;
+    make_room(shared, arriving.iter().map(Words::count), boot, deadline)?;
 
     let mut taken = Taken { shared: shared.clone(), lines: BTreeMap::new() };
     let mut cards = Vec::new();
@@ -77,11 +77,7 @@ pub(crate) fn commit(
     }
     let built = boot.exchange(cards, deadline).and_then(|cards| build(shared, chain, &taken, cards));
     // Nobody writes a word unless all do.
-    let objection = boot.agree(built.as_ref().err().map(Error::full_text), deadline);
-    let mut built = built?;
-    if let Some(Objection { rank, reason }) = objection? {
-        return Err(Error::CollectiveFailed { call: "commit", rank, reason });
-    }
+    let mut built = agree(boot, built, deadline)?;
     for partner in &mut built.partners {
         partner.lines = taken.lines.remove(&partner.rank);
     }
@@ -90,15 +86,32 @@ pub(crate) fn commit(
 }
 
 /// Collective: a further board on every rank if any lacks room for its words.
-fn make_room(shared: &Shared, words: impl Iterator<Item = usize>) -> Result<()> {
+fn make_room(shared: &Shared, words: impl Iterator<Item = usize>, boot: &dyn Bootstrap, deadline: Deadline) -> Result<()> {
     let lacks = shared.boards.borrow_mut().lacks(words);
     let len_bytes = shared.free_what_nobody_uses(lacks)?;
-    if len_bytes > 0 {
-        let board = shared.allocate(len_bytes)?;
-        let displacement = board.displacement().map_err(|refused| failed("asking where a board begins", refused))?;
-        shared.boards.borrow_mut().add(board, displacement);
+    if len_bytes == 0 {
+        return Ok(());
     }
+    let added = add_board(shared, len_bytes);
+    // What follows takes all ranks, too.
+    agree(boot, added, deadline)
+}
+
+fn add_board(shared: &Shared, len_bytes: usize) -> Result<()> {
+    let board = shared.allocate(len_bytes)?;
+    let displacement = board.displacement().map_err(|refused| failed("asking where a board begins", refused))?;
+    shared.boards.borrow_mut().add(board, displacement);
     Ok(())
+}
+
+/// Collective: what came of it, if it came to something on all ranks.
+fn agree<T>(boot: &dyn Bootstrap, mine: Result<T>, deadline: Deadline) -> Result<T> {
+    let objection = boot.agree(mine.as_ref().err().map(Error::full_text), deadline);
+    let mine = mine?;
+    match objection? {
+        None => Ok(mine),
+        Some(Objection { rank, reason }) => Err(Error::CollectiveFailed { call: "commit", rank, reason }),
+    }
 }
 
 /// Lines that are given back unless the queue takes them over.

@@ -85,12 +85,16 @@ impl Backend for MpiBackend {
 }
 
 impl Shared {
-    /// Collective: a window of MPI with so many bytes on this rank.
+    /// Collective: a window of MPI with so many bytes on this rank. It may fail on some ranks alone, but they know the same windows.
+    #[expect(unsafe_code, reason = "takes memory into use that is new")]
     pub(crate) fn allocate(&self, len_bytes: usize) -> Result<Rc<Window>> {
-        let window = Window::allocate(self.communicator, len_bytes)
-            .map_err(|refused| failed(format!("allocating a window with {len_bytes} bytes on {}", self.rank), refused))?;
-        let window = Rc::new(window);
+        let doing =
+            || format!("allocating a window with {len_bytes} bytes on {}, mostly from /dev/shm: see that there is room", self.rank);
+        let told = |refused| failed(doing(), refused);
+        let window = Rc::new(Window::allocate(self.communicator, len_bytes).map_err(told)?);
         self.windows.borrow_mut().push(window.clone());
+        // SAFETY: nobody knows the window yet.
+        unsafe { window.take_into_use() }.map_err(told)?;
         Ok(window)
     }
 

@@ -1,6 +1,8 @@
 //! Windows of MPI: memory that every rank of a communicator may write, from the allocation to the end.
 
 use super::{Bytes, Communicator, Outcome, Refused, checked, sys};
+use rustix::io::Errno;
+use rustix::mm::Advice;
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_int, c_void};
 use std::mem::MaybeUninit;
@@ -32,38 +34,29 @@ const ALIGNMENT: usize = 64;
 const PAGE: usize = 4096;
 
 impl Window {
-    /// Collective: allocates `len_bytes`, all zero, and lets every rank write here from now on.
+    /// Collective: a window with `len_bytes` bytes on this rank, on every rank or on none. They are to be taken into use next.
     pub(crate) fn allocate(communicator: &Communicator, len_bytes: usize) -> Outcome<Self> {
-        let room = len_bytes.checked_add(ALIGNMENT).and_then(|room| room.checked_next_multiple_of(PAGE));
-        let Some(room) = room.and_then(|room| sys::MPI_Aint::try_from(room).ok()) else {
-            return Err(Refused {
-                call: "MPI_Win_allocate",
-                text: format!("{len_bytes} bytes are more than an address can count"),
-            });
-        };
-        let (mut base, mut raw) = (null_mut::<c_void>(), MaybeUninit::uninit());
-        let hints = Hints::new()?;
-        // SAFETY: a communicator that is alive; both are written before the call returns with success.
-        let code = unsafe { sys::MPI_Win_allocate(room, 1, hints.0, communicator.raw, (&raw mut base).cast(), raw.as_mut_ptr()) };
-        checked("MPI_Win_allocate", code)?;
-        // SAFETY: written above.
-        let raw = unsafe { raw.assume_init() };
-        let number = keep(raw);
-        // SAFETY: a constant of the library.
-        let returned = unsafe { sys::RSMPI_ERRORS_RETURN };
-        // SAFETY: a window that is alive.
-        checked("MPI_Win_set_errhandler", unsafe { sys::MPI_Win_set_errhandler(raw, returned) })?;
-        require_unified(raw)?;
-        let Some(base) = NonNull::new(base.cast::<u8>()) else {
-            return Err(Refused { call: "MPI_Win_allocate", text: "it gave no memory".into() });
-        };
-        // SAFETY: less than the alignment, which the room includes.
-        let base = unsafe { base.add(base.align_offset(ALIGNMENT)) };
-        // SAFETY: memory of this rank, which no other knows yet. Touched here, pages cost nothing when they are written first.
-        unsafe { base.write_bytes(0, len_bytes) };
-        // SAFETY: a window that is alive. No rank locks it in any other way, so there is nothing to check.
-        checked("MPI_Win_lock_all", unsafe { sys::MPI_Win_lock_all(sys::MPI_MODE_NOCHECK as c_int, raw) })?;
-        Ok(Self { raw, number, base, len_bytes })
+        let made = make(communicator, len_bytes);
+        // Ranks must agree on the windows that there are, and no library promises that all of a call fail.
+        let all_made = communicator.all(made.is_ok())?;
+        let (raw, base) = made?;
+        if !all_made {
+            // It stays, for freeing takes all ranks.
+            return Err(Refused { call: "MPI_Win_allocate", text: "it failed on another rank".into() });
+        }
+        Ok(Self { raw, number: keep(raw), base, len_bytes })
+    }
+
+    /// Makes the memory all zero, or says what is wrong with it. Concerns this rank alone.
+    ///
+    /// # Safety
+    /// No rank writes here yet, and nobody uses the memory.
+    pub(crate) unsafe fn take_into_use(&self) -> Outcome<()> {
+        require_unified(self.raw)?;
+        provide(self.base, self.len_bytes)?;
+        // SAFETY: memory of this rank, which nobody uses, as the caller promises.
+        unsafe { self.base.write_bytes(0, self.len_bytes) };
+        Ok(())
     }
 
     /// The first byte of this rank's part.
@@ -168,6 +161,51 @@ fn keep(raw: sys::MPI_Win) -> u64 {
 
 fn forget(number: u64) {
     ALIVE.lock().unwrap_or_else(PoisonError::into_inner).1.remove(&number);
+}
+
+/// Collective: a window, and the first aligned byte of its memory here.
+fn make(communicator: &Communicator, len_bytes: usize) -> Outcome<(sys::MPI_Win, NonNull<u8>)> {
+    let room = len_bytes.checked_add(ALIGNMENT).and_then(|room| room.checked_next_multiple_of(PAGE));
+    let Some(room) = room.and_then(|room| sys::MPI_Aint::try_from(room).ok()) else {
+        panic!("bug: a window of {len_bytes} bytes, more than an address can count, was admitted");
+    };
+    let (mut base, mut raw) = (null_mut::<c_void>(), MaybeUninit::uninit());
+    let hints = Hints::new()?;
+    // SAFETY: a communicator that is alive; both are written before the call returns with success.
+    let code = unsafe { sys::MPI_Win_allocate(room, 1, hints.0, communicator.raw, (&raw mut base).cast(), raw.as_mut_ptr()) };
+    checked("MPI_Win_allocate", code)?;
+    // SAFETY: written above.
+    let raw = unsafe { raw.assume_init() };
+    // SAFETY: a constant of the library.
+    let returned = unsafe { sys::RSMPI_ERRORS_RETURN };
+    // SAFETY: a window that is alive.
+    checked("MPI_Win_set_errhandler", unsafe { sys::MPI_Win_set_errhandler(raw, returned) })?;
+    let Some(base) = NonNull::new(base.cast::<u8>()) else {
+        return Err(Refused { call: "MPI_Win_allocate", text: "it gave no memory".into() });
+    };
+    // SAFETY: less than the alignment, which the room includes.
+    let base = unsafe { base.add(base.align_offset(ALIGNMENT)) };
+    // SAFETY: a window that is alive. No rank locks it in any other way, so there is nothing to check.
+    checked("MPI_Win_lock_all", unsafe { sys::MPI_Win_lock_all(sys::MPI_MODE_NOCHECK as c_int, raw) })?;
+    Ok((raw, base))
+}
+
+/// Has the system provide the pages. Libraries map files without looking whether there is room for them; who touches the memory
+/// of such a file is killed.
+fn provide(base: NonNull<u8>, len_bytes: usize) -> Outcome<()> {
+    let page = rustix::param::page_size();
+    let before = base.addr().get() % page;
+    let len = (before + len_bytes).next_multiple_of(page);
+    // SAFETY: pages that hold memory of the window, whose content stays as it is.
+    let provided = unsafe { rustix::mm::madvise(base.as_ptr().wrapping_sub(before).cast(), len, Advice::LinuxPopulateWrite) };
+    match provided {
+        // Older systems do not know it.
+        Ok(()) | Err(Errno::INVAL) => Ok(()),
+        Err(cause) => {
+            let text = format!("there is no memory behind {len_bytes} bytes ({cause}); free some, or allocate less");
+            Err(Refused { call: "MPI_Win_allocate", text })
+        }
+    }
 }
 
 /// Refuses a window whose memory is not what its owner reads.
