@@ -90,13 +90,23 @@ impl FarWord {
         Self { board, target, displacement: displacement as i64, bytes: Bytes::word(), value }
     }
 
+    /// What is to be flushed for the word to be there.
+    pub(crate) fn board(&self) -> &Rc<Window> {
+        &self.board
+    }
+
+    /// What was written before has been seen by the partner, or flushed: nothing orders two puts.
     pub(crate) fn write(&self, epoch: Epoch) -> Outcome<()> {
         self.put(Said { epoch, closed: false })
     }
 
-    /// Says that nothing more will be written.
+    /// Says that nothing more will be written, and returns when the partner can see it: who is told by other ways that this rank has
+    /// closed finds it so.
     pub(crate) fn close(&self) -> Outcome<()> {
-        self.put(Said { closed: true, ..Said::decode(self.value.get()) })
+        // Nothing orders two puts, and this one must stay the last.
+        self.board.flush(self.target)?;
+        self.put(Said { closed: true, ..Said::decode(self.value.get()) })?;
+        self.board.flush(self.target)
     }
 
     #[inline]

@@ -161,7 +161,7 @@ fn build(shared: &Rc<Shared>, chain: &Rc<Chain>, taken: &Taken, cards: Vec<(Rank
         let granted = own(arriving.credit());
         for &rail in &leaving.rails {
             let puts = lanes.remove(&(peer, rail)).unwrap_or_default();
-            built.lanes.push(lane(shared, peer, rail, &puts, granted.clone(), far(leaving.arrival(rail))?)?);
+            built.lanes.push(lane(shared, chain, (peer, rail), &puts, granted.clone(), far(leaving.arrival(rail))?)?);
         }
         let credit = leaving.credits.then(|| far(leaving.credit())).transpose()?;
         built.partners.push(Partner { rank: peer, credit, lines: None });
@@ -172,10 +172,18 @@ fn build(shared: &Rc<Shared>, chain: &Rc<Chain>, taken: &Taken, cards: Vec<(Rank
     }
 }
 
-fn lane(shared: &Shared, target: Rank, rail: Rail, puts: &[&Put], granted: Option<OwnWord>, arrived: FarWord) -> Result<Lane> {
+fn lane(
+    shared: &Shared,
+    chain: &Chain,
+    (target, rail): (Rank, Rail),
+    puts: &[&Put],
+    granted: Option<OwnWord>,
+    arrived: FarWord,
+) -> Result<Lane> {
     let granted = granted.ok_or_else(|| malformed("card", target, "bug: no word for a credit"))?;
     let mut calls = Vec::new();
-    let mut windows: Vec<Rc<Window>> = Vec::new();
+    // Without credits nothing says that the word of the epoch before has come, and no two puts are in order.
+    let mut windows: Vec<Rc<Window>> = if chain.credits { Vec::new() } else { vec![arrived.board().clone()] };
     let told = |refused| failed(format!("describing the bytes of a put to {target}"), refused);
     for put in puts {
         let key = key_of(&put.key, target)?;
