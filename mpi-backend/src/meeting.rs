@@ -28,6 +28,12 @@ pub(crate) fn place(communicator: Communicator) -> Result<Place> {
     let communicator: &'static Communicator = Box::leak(Box::new(communicator));
     let place = meet(communicator)?;
     MET.set(Some(communicator));
+    // What this rank had to say to others may still be here, and many libraries send only while they are called.
+    rma::bootstrap::while_waiting(|| {
+        if let Ok(_turn) = crate::ffi::initialize() {
+            communicator.progress();
+        }
+    });
     Ok(place)
 }
 

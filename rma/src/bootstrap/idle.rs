@@ -13,9 +13,14 @@ const PAUSE: Duration = Duration::from_micros(300);
 
 /// Has `work` done again and again while this thread waits for other processes in a collective call: for a backend that moves
 /// nothing unless it is called, so that ranks that have gone ahead help those that have not. It replaces what was to be done before,
-/// and must not make a collective call.
+/// ends with the joining of a job if it begins before that, and must not make a collective call.
 pub fn while_waiting(work: impl Fn() + 'static) {
     WORK.set(Some(Rc::new(work)));
+}
+
+/// Nothing is to be done any more.
+pub(super) fn end() {
+    WORK.set(None);
 }
 
 /// Does the work, if there is any, and tells how long to wait until it is to be done again.

@@ -39,7 +39,9 @@ pub fn join(place: &Place, config: &Config) -> Result<Arc<dyn Bootstrap>> {
         return Err(Error::Launch("this process has joined its job already; make one Comm and use it for everything".into()));
     }
     let deadline = Deadline::after(config.setup_timeout).of(Purpose::SetUp);
-    let joined = Arc::new(tcp::TcpBootstrap::join(place, inherit::listener(place)?, deadline)?);
+    let joined = inherit::listener(place).and_then(|listener| tcp::TcpBootstrap::join(place, listener, deadline));
+    idle::end();
+    let joined = Arc::new(joined?);
     JOB.get_or_init(|| Arc::downgrade(&joined));
     Ok(joined)
 }

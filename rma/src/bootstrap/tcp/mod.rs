@@ -15,7 +15,7 @@ mod silence;
 mod wire;
 
 use super::failure::list_ranks;
-use super::{Bootstrap, Departure, Messages, Objection};
+use super::{Bootstrap, Departure, Messages, Objection, idle};
 use crate::config::Place;
 use crate::{Deadline, Error, Rank, Result};
 use mesh::{Mesh, Phase};
@@ -154,7 +154,7 @@ fn admit_all(place: &Place, listener: Option<TcpListener>, deadline: Deadline) -
                 patience: deadline.patience(),
                 missing: format!("{} not connected to {own}", list_ranks(missing)),
             }),
-            None => mesh.pump(deadline.left(TICK)).err(),
+            None => mesh.pump(idle::work(deadline.left(TICK))).err(),
         };
         if let Some(error) = error {
             mesh.send_all(&Frame::Refused(error.full_text()));
@@ -168,7 +168,7 @@ fn admit_all(place: &Place, listener: Option<TcpListener>, deadline: Deadline) -
         mesh.phase = Phase::Joined(addrs);
     }
     while !mesh.settled() && !deadline.is_over() {
-        mesh.pump(deadline.left(TICK))?;
+        mesh.pump(idle::work(deadline.left(TICK)))?;
     }
     Ok(mesh)
 }
@@ -203,7 +203,7 @@ fn ask(place: &Place, deadline: Deadline) -> Result<Mesh> {
                 missing: format!("rank 0 at {} has not said yet that all {} ranks are there", place.root, place.size),
             });
         }
-        mesh.pump(deadline.left(TICK))?;
+        mesh.pump(idle::work(deadline.left(TICK)))?;
     }
 }
 
@@ -218,7 +218,7 @@ fn connect_root(root: &str, deadline: Deadline) -> Result<TcpStream> {
             let missing = format!("rank 0 does not answer at RMA_ROOT={root} ({cause})");
             return Err(Error::SetupTimeout { call: "joining", patience: deadline.patience(), missing });
         }
-        std::thread::sleep(deadline.left(RETRY));
+        std::thread::sleep(idle::work(deadline.left(RETRY)));
     }
 }
 
