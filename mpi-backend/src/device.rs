@@ -6,7 +6,7 @@ use crate::progress::Way;
 use crate::{NAME, commit, failed, meeting, window};
 use rma::backend::{Backend, Caps, Chain, Committed, WindowMem, WindowSpec};
 use rma::{Bootstrap, Config, Deadline, Hosts, Rank, Result};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 /// Puts over MPI-3 RMA.
@@ -30,6 +30,8 @@ pub(crate) struct Shared {
     pub(crate) boards: RefCell<Boards>,
     /// What has been put and is not announced yet.
     posted: RefCell<Vec<Rc<Way>>>,
+    /// How many ways all queues have together: so much can be posted at once.
+    ways: Cell<usize>,
     /// Given back after all else that calls MPI has gone.
     _turn: Turn,
 }
@@ -53,6 +55,7 @@ impl MpiBackend {
             windows: RefCell::default(),
             boards: RefCell::default(),
             posted: RefCell::default(),
+            ways: Cell::new(0),
             _turn: turn,
         });
         // Many libraries move nothing, not even what others write here, unless they are called.
@@ -136,9 +139,17 @@ impl Shared {
         self.posted.borrow_mut().push(way.clone());
     }
 
-    /// So that taking note of them allocates nothing.
+    /// So that taking note of what a further queue puts allocates nothing, whatever the others have under way.
     pub(crate) fn reserve(&self, ways: usize) {
-        self.posted.borrow_mut().reserve(ways);
+        self.ways.set(self.ways.get() + ways);
+        let mut posted = self.posted.borrow_mut();
+        let more = self.ways.get().saturating_sub(posted.len());
+        posted.reserve(more);
+    }
+
+    /// The opposite, for a queue that has gone.
+    pub(crate) fn release(&self, ways: usize) {
+        self.ways.set(self.ways.get() - ways);
     }
 
     /// Tells the targets of all puts that are there by now, once they are: the one thing here that may wait for a target, in a

@@ -341,6 +341,7 @@ impl Drop for MpiCommitted {
     fn drop(&mut self) {
         // A partner must never wait for a queue that is gone, also not for one whose commit failed.
         self.close();
+        self.shared.release(self.lanes.len());
         // Words that a partner may still write are not given to anybody else.
         let mut boards = self.shared.boards.borrow_mut();
         self.partners.iter_mut().filter_map(|partner| partner.lines.take()).for_each(|lines| boards.abandon(lines));
