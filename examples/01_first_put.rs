@@ -3,10 +3,10 @@
 use rma::{Comm, Rank, Result};
 
 fn main() -> Result<()> {
-    #[cfg(feature = "mpi")]
-    rma_mpi::offer();
     #[cfg(feature = "verbs")]
     rma_verbs::offer();
+    #[cfg(feature = "mpi")]
+    rma_mpi::offer();
     Comm::launch(4, |comm| {
         let (me, size) = (comm.rank().0, comm.size());
         let (next, previous) = (Rank((me + 1) % size), Rank((me + size - 1) % size));

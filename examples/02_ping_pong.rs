@@ -8,10 +8,10 @@ const NUMBERS: usize = 128;
 const BYTES: usize = NUMBERS * size_of::<u64>();
 
 fn main() -> Result<()> {
-    #[cfg(feature = "mpi")]
-    rma_mpi::offer();
     #[cfg(feature = "verbs")]
     rma_verbs::offer();
+    #[cfg(feature = "mpi")]
+    rma_mpi::offer();
     Comm::launch(2, |comm| {
         if comm.size() < 2 {
             return Err(Error::Launch("a ping-pong takes 2 ranks or more; start it with `rma run -n 2`".into()));

@@ -19,10 +19,10 @@ fn value(rank: u32, row: usize, column: usize) -> u32 {
 }
 
 fn main() -> Result<()> {
-    #[cfg(feature = "mpi")]
-    rma_mpi::offer();
     #[cfg(feature = "verbs")]
     rma_verbs::offer();
+    #[cfg(feature = "mpi")]
+    rma_mpi::offer();
     Comm::launch(4, |comm| {
         let (me, size) = (comm.rank().0, comm.size());
         // A grid of ranks, as square as their number allows, closed to a torus.

@@ -31,10 +31,10 @@ enum Subcommands {
 }
 
 fn main() -> ExitCode {
-    #[cfg(feature = "mpi")]
-    rma_mpi::offer();
     #[cfg(feature = "verbs")]
     rma_verbs::offer();
+    #[cfg(feature = "mpi")]
+    rma_mpi::offer();
     let (name, result) = match Cli::parse().command {
         Subcommands::Run(args) => ("rma run", run::main(args)),
         Subcommands::Info(args) => ("rma info", info::main(&args)),

@@ -88,8 +88,10 @@ fn the_backend_is_chosen_by_name_and_an_unknown_one_is_told_what_there_is() {
         assert_eq!(field(&rows(&finish(command))[0], "backend"), "shm");
         let done = bench(&["put", "--mode", mode, "--backend", "carrier-pigeon"]);
         assert_eq!((done.code, done.out().as_str()), (2, ""));
-        let built_with = if cfg!(feature = "verbs") { "was built with shm, verbs;" } else { "was built with shm;" };
-        assert!(done.err().contains("carrier-pigeon") && done.err().contains(built_with), "{}", done.err());
+        let verbs = if cfg!(feature = "verbs") { ", verbs" } else { "" };
+        let mpi = if cfg!(feature = "mpi") { ", mpi, mpi-two-sided" } else { "" };
+        let built_with = format!("was built with shm{verbs}{mpi};");
+        assert!(done.err().contains("carrier-pigeon") && done.err().contains(&built_with), "{}", done.err());
         let mut command = rma(&["bench", "put", "--mode", mode]);
         command.env("RMA_BACKEND", "carrier-pigeon");
         let done = finish(command);

@@ -59,17 +59,17 @@ pub fn offer() {
 
 /// Collective over a communicator of the program's own: each rank's place among its ranks, for [`Comm::join`](rma::Comm::join).
 /// MPI must be initialized, and is to be finalized only when that `Comm` and all that was made of it are gone: else the process ends
-/// there and then.
+/// there and then. To be called once; whatever the environment says, this is the place then.
 ///
 /// ```no_run
 /// let universe = mpi::initialize().expect("MPI was initialized before");
 /// let place = rma_mpi::place_on(&universe.world())?;
-/// let comm = rma::Comm::join(&place, rma::Config::default())?;
+/// let comm = rma::Comm::join(&place, rma::Config::options_from_env()?)?;
 /// # Ok::<(), rma::Error>(())
 /// ```
 pub fn place_on(communicator: &impl mpi::traits::Communicator) -> Result<Place> {
     let _turn = ffi::initialize()?;
-    meeting::place(Communicator::copy_of(communicator).map_err(|refused| failed("copying the communicator", refused))?)
+    meeting::place(Communicator::copy_of(communicator).map_err(|refused| failed("copying the communicator", refused))?, true)
 }
 
 /// The name and version of the MPI library that this program runs with, in a line.
@@ -102,7 +102,7 @@ impl Launcher for Mpi {
 
     fn place(&self) -> Result<Place> {
         let _turn = ffi::initialize()?;
-        meeting::place(Communicator::world().map_err(|refused| failed("copying MPI_COMM_WORLD", refused))?)
+        meeting::place(Communicator::world().map_err(|refused| failed("copying MPI_COMM_WORLD", refused))?, false)
     }
 }
 

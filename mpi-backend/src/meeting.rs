@@ -22,12 +22,15 @@ thread_local! {
     static MET: Cell<Option<&'static Communicator>> = const { Cell::new(None) };
 }
 
-/// Collective: this rank's place among the ranks of a communicator.
-pub(crate) fn place(communicator: Communicator) -> Result<Place> {
+/// Collective: this rank's place among the ranks of a communicator. One that the program `chose` stays, whatever places are asked for
+/// besides.
+pub(crate) fn place(communicator: Communicator, chose: bool) -> Result<Place> {
     // Never freed: MPI does that when it is finalized, and freeing is collective.
     let communicator: &'static Communicator = Box::leak(Box::new(communicator));
     let place = meet(communicator)?;
-    MET.set(Some(communicator));
+    if chose || MET.get().is_none() {
+        MET.set(Some(communicator));
+    }
     // What this rank had to say to others may still be here, and many libraries send only while they are called.
     rma::bootstrap::while_waiting(|| {
         if let Ok(_turn) = crate::ffi::initialize() {

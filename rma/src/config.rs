@@ -140,8 +140,8 @@ impl Config {
         Ok((config, place))
     }
 
-    /// The options alone, wherever this process has its place.
-    pub(crate) fn options_from_env() -> Result<Self> {
+    /// The options alone, for a process that has its place from somewhere else; see [`Comm::join`](crate::Comm::join).
+    pub fn options_from_env() -> Result<Self> {
         Self::from_variables(|name| std::env::var(name).ok()).map(|(config, _)| config)
     }
 

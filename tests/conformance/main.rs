@@ -26,10 +26,10 @@ struct Cli {
 }
 
 fn main() -> anyhow::Result<()> {
-    #[cfg(feature = "mpi")]
-    rma_mpi::offer();
     #[cfg(feature = "verbs")]
     rma_verbs::offer();
+    #[cfg(feature = "mpi")]
+    rma_mpi::offer();
     let cli = Cli::parse();
     if cli.list {
         for body in BODIES.iter().chain(faults::FAULTS) {

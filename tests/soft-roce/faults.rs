@@ -1,8 +1,8 @@
 //! What goes wrong on purpose, case by case: which ranks, which options, and what becomes of the lab and the devices afterwards.
 //! Owns the table; each case is a function that every rank runs.
 
-use crate::job::{Job, Outcome};
-use crate::report::Report;
+use crate::harness::{Outcome, Report};
+use crate::job::Job;
 use crate::{depths, keys, lab, links, lives, receives};
 use anyhow::{Context, Result, ensure};
 use rma::Comm;

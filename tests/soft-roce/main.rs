@@ -6,6 +6,8 @@ mod conformance;
 mod depths;
 mod duplex;
 mod faults;
+#[path = "../harness/mod.rs"]
+mod harness;
 mod job;
 mod keys;
 mod lab;
@@ -13,11 +15,10 @@ mod links;
 mod lives;
 mod pair;
 mod receives;
-mod report;
 
 use anyhow::{Context, bail};
 use clap::{Parser, Subcommand};
-use report::Report;
+use harness::Report;
 use rma::Comm;
 use std::process::ExitCode;
 

@@ -3,9 +3,9 @@
 
 use crate::conformance;
 use crate::duplex::Duplex;
+use crate::harness::Report;
 use crate::job::Job;
 use crate::lab;
-use crate::report::Report;
 use anyhow::{Context, Result, ensure};
 use rma::bootstrap::Departure;
 use rma::{Comm, Error, Rank};

@@ -1,6 +1,7 @@
 //! `cargo xtask test`: every part in turn, each with a name and a time limit, then a table and one line of counts.
 //! Owns the list of parts; what is missing fails, and only what this machine cannot do is skipped, with the reason.
 
+mod mpi;
 mod parts;
 mod soft_roce;
 

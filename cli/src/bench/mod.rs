@@ -27,7 +27,8 @@ Examples:
   rma bench put --puts 16 --bytes 8             sixteen puts committed as one chain, there and back
   rma bench stream --puts 64 --bytes 4K         rank 0 puts to rank 1 as fast as the credits come
   rma bench halo --ranks 8 --bytes 1024,4096    six messages to the neighbors of a 2x2x2 torus
-  rma bench halo --csv > halo.csv               for a program or a plot";
+  rma bench halo --csv > halo.csv               for a program or a plot
+  mpirun -n 2 rma bench halo --backend mpi      ranks of an MPI, which also moves the data";
 
 /// Time the library's own exchanges on this machine.
 #[derive(Debug, Args)]
@@ -239,7 +240,10 @@ fn backend(name: &str) -> Result<String, String> {
     if names.contains(&name) {
         return Ok(name.into());
     }
-    Err(format!("this command was built with {}; `cargo build -p rma-cli --features verbs` builds it with verbs", names.join(", ")))
+    Err(format!(
+        "this command was built with {}; `cargo build --release -p rma-cli --features mpi,verbs` builds it with MPI and verbs",
+        names.join(", ")
+    ))
 }
 
 fn size(text: &str) -> Result<usize, String> {

@@ -2,6 +2,11 @@
 //! Owns the text; the facts come from `machine` and `probe`, the judgment from `problems`.
 
 mod machine;
+#[cfg(feature = "mpi")]
+mod mpi;
+#[cfg(not(feature = "mpi"))]
+#[path = "without_mpi.rs"]
+mod mpi;
 mod parse;
 mod probe;
 mod problems;
@@ -24,8 +29,8 @@ use verbs::Verbs;
 
 const AFTER_HELP: &str = "\
 Looks at cores, memory and limits, tries what the backends need (memfd,
-sockets, threads), lists RDMA devices if built with them, and reads the
-variables that rma and other launchers set.
+sockets, threads), lists RDMA devices and names the MPI library if built
+with them, and reads the variables that rma and other launchers set.
 The last section, 'problems', has a command for each that mends it; commands
 with ulimit act on the shell they are typed in.
 
@@ -49,6 +54,7 @@ pub(crate) fn main(_: &InfoArgs) -> anyhow::Result<ExitCode> {
     let verbs = Verbs::of_this_process();
     let mut problems = problems::find(&machine, &probes, &variables);
     problems.extend(verbs.problems(&machine));
+    problems.extend(mpi::problems());
     let text = render(&machine, &probes, &variables, &verbs, &problems);
     match std::io::stdout().write_all(text.as_bytes()) {
         // Whoever read it has seen enough.
@@ -86,10 +92,10 @@ fn render(machine: &Machine, probes: &Probes, variables: &Variables, verbs: &Ver
         text.line(backend, if missing.is_empty() { "usable".into() } else { format!("not usable: no {}", missing.join(", no ")) });
     }
     text.line("verbs", verbs.state());
-    for backend in ["mpi", "peach2"] {
-        text.line(backend, "not built in");
-    }
+    text.line("mpi", mpi::state());
+    text.line("peach2", "not built in");
     verbs.render(&mut text);
+    mpi::render(&mut text);
     text.section("variables of rma");
     for variable in &variables.own {
         text.line(variable.name, variable.describe());

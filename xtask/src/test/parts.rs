@@ -1,6 +1,6 @@
 //! The parts of the test and what each runs. The order is from quick to slow, as far as one does not need another.
 
-use super::{Outcome, Part, Steps, soft_roce};
+use super::{Outcome, Part, Steps, mpi, soft_roce};
 use crate::metadata::Metadata;
 use crate::process::{Output, Spec};
 use crate::{instructions, licences};
@@ -11,7 +11,7 @@ pub(super) const fn minutes(n: u64) -> Duration {
     Duration::from_secs(n * 60)
 }
 
-pub(super) const ALL: [Part; 16] = [
+pub(super) const ALL: [Part; 18] = [
     Part { name: "fmt", about: "the code is formatted", limit: minutes(2), body: fmt },
     Part { name: "clippy", about: "no warning of the compiler or of clippy", limit: minutes(15), body: clippy },
     Part { name: "docs", about: "the documentation builds without a warning", limit: minutes(10), body: docs },
@@ -29,6 +29,18 @@ pub(super) const ALL: [Part; 16] = [
     Part { name: "examples", about: "every example, as threads and as four processes", limit: minutes(10), body: examples },
     Part { name: "loom", about: "the orderings of the shared-memory flags, exhaustively", limit: minutes(15), body: loom },
     Part { name: "miri", about: "the unsafe code, interpreted", limit: minutes(20), body: miri },
+    Part {
+        name: "openmpi",
+        about: "the semantics on ranks of Open MPI, over shared memory and over MPI",
+        limit: minutes(20),
+        body: mpi::openmpi,
+    },
+    Part {
+        name: "mpich",
+        about: "the semantics on ranks of MPICH, over shared memory and over MPI",
+        limit: minutes(20),
+        body: mpi::mpich,
+    },
     Part {
         name: "soft-roce",
         about: "the semantics over RDMA devices of an emulated machine",
