@@ -11,7 +11,7 @@ pub(super) const fn minutes(n: u64) -> Duration {
     Duration::from_secs(n * 60)
 }
 
-pub(super) const ALL: [Part; 18] = [
+pub(super) const ALL: [Part; 19] = [
     Part { name: "fmt", about: "the code is formatted", limit: minutes(2), body: fmt },
     Part { name: "clippy", about: "no warning of the compiler or of clippy", limit: minutes(15), body: clippy },
     Part { name: "docs", about: "the documentation builds without a warning", limit: minutes(10), body: docs },
@@ -58,6 +58,12 @@ pub(super) const ALL: [Part; 18] = [
         about: "links, keys and processes that fail, on RDMA devices of an emulated machine",
         limit: minutes(30),
         body: soft_roce::faults,
+    },
+    Part {
+        name: "soft-roce-mpirun",
+        about: "the semantics over RDMA devices of an emulated machine, on ranks of Open MPI",
+        limit: minutes(30),
+        body: soft_roce::under_mpirun,
     },
     Part { name: "instructions", about: "instructions to start and wait for six puts", limit: minutes(20), body: instructions },
 ];

@@ -1,11 +1,12 @@
 //! The parts of the test that need RDMA devices: they run in the emulated machine, all tests of a lab in one boot.
-//! Owns which labs there are; what is tested is in tests/soft-roce.
+//! Owns which labs there are; what is tested is in tests/soft-roce and tests/mpi.
 
-use super::{Outcome, Steps};
+use super::{Outcome, Steps, mpi};
 use crate::metadata::Metadata;
 use crate::process::Spec;
 use crate::vm::{self, Image, Job, Lab};
 use anyhow::{Result, bail, ensure};
+use std::path::PathBuf;
 
 const BUILD: &str =
     "build --release -p rma-cli -p rma-tests -p rma-examples --features rma-cli/verbs,rma-tests/verbs,rma-examples/verbs";
@@ -33,27 +34,51 @@ pub(super) fn faults(steps: &mut Steps) -> Result<Outcome> {
     inside(steps, LAB, 1, &["faults"])
 }
 
-/// Builds what runs inside, boots, runs the tests, and counts them.
+/// Every promise on ranks that Open MPI started, as on a cluster.
+pub(super) fn under_mpirun(steps: &mut Steps) -> Result<Outcome> {
+    let library = mpi::Library::named("openmpi")?;
+    let build = library.spec(&format!("{} --features rma-cli/verbs,rma-tests/verbs,rma-examples/verbs", mpi::BUILD));
+    let arguments = ["--backends", "verbs", "--ranks", "2", "--without-faults", "--programs", "03_ring,04_strided_tiles"];
+    let env = [("RMA_VERBS_DEVICES", "x{rank}d0"), ("RMA_TEST_LIVES", "15")];
+    boot(steps, LAB, 1, &build, library.programs.join("rma-mpi-tests"), &arguments, &env)
+}
+
 fn inside(steps: &mut Steps, lab: Lab, machines: u32, arguments: &[&str]) -> Result<Outcome> {
+    let program = Metadata::read()?.target_directory.join("release/rma-soft-roce");
+    boot(steps, lab, machines, &Spec::cargo(BUILD), program, arguments, &[])
+}
+
+/// Builds what runs inside, boots, runs the tests, and counts them.
+fn boot(
+    steps: &mut Steps,
+    lab: Lab,
+    machines: u32,
+    build: &Spec,
+    program: PathBuf,
+    arguments: &[&str],
+    env: &[(&str, &str)],
+) -> Result<Outcome> {
     let target = Metadata::read()?.target_directory;
     let image = match Image::prepare(&target) {
         Ok(image) => image,
         Err(error) => return Ok(Outcome::Skipped(format!("the machine cannot be had here: {error:#}"))),
     };
-    steps.run(&Spec::cargo(BUILD))?;
-    let program = target.join("release/rma-soft-roce");
+    steps.run(build)?;
+    let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let what = format!("{name} {}", arguments.join(" "));
     let command = [program.into_os_string()].into_iter().chain(arguments.iter().map(Into::into));
     let mut job = Job::new(command)?;
+    job.env = env.iter().map(|(name, value)| ((*name).into(), value.into())).collect();
     job.lab = Some(lab);
     job.machines = machines;
     job.memory_mib = MEMORY_MIB;
     job.timeout = steps.left();
-    println!("$ cargo xtask vm run .. -- rma-soft-roce {}", arguments.join(" "));
+    println!("$ cargo xtask vm run .. -- {what}");
     let finished = vm::run_job(&image, &job, steps.output)?;
     let remarks = finished.remarks();
     match finished.status() {
         0 => {}
-        status if remarks.is_empty() => bail!("rma-soft-roce {}: exit status {status}", arguments.join(" ")),
+        status if remarks.is_empty() => bail!("{what}: exit status {status}"),
         _ => bail!("{}", remarks.join("\n")),
     }
     ensure!(finished.machines.len() == machines as usize, "{} of {machines} machines have ended", finished.machines.len());

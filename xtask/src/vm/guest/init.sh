@@ -35,6 +35,9 @@ for word in $(cat /proc/cmdline); do
     esac
 done
 
+# Launchers name a machine by it.
+echo "machine$machine" >/proc/sys/kernel/hostname
+
 # Before any device: ranks of one machine send to each other's addresses, which are all local; and only IPv4 is used.
 for which in all default; do
     echo 0 >/proc/sys/net/ipv4/conf/$which/rp_filter
