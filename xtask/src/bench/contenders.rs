@@ -24,12 +24,16 @@ pub(super) struct Group {
     pub(super) bench: &'static str,
     pub(super) ranks: u32,
     pub(super) sizes: &'static [u64],
+    /// The MPI that moves the data, also ours: Debian's name of it.
+    pub(super) mpi: Option<&'static str>,
 }
 
-pub(super) const GROUPS: [Group; 3] = [
-    Group { name: "put", bench: "put", ranks: 2, sizes: &PUT_SIZES },
-    Group { name: "halo-2", bench: "halo", ranks: 2, sizes: &HALO_SIZES },
-    Group { name: "halo-8", bench: "halo", ranks: 8, sizes: &HALO_SIZES },
+pub(super) const GROUPS: [Group; 5] = [
+    Group { name: "put", bench: "put", ranks: 2, sizes: &PUT_SIZES, mpi: None },
+    Group { name: "halo-2", bench: "halo", ranks: 2, sizes: &HALO_SIZES, mpi: None },
+    Group { name: "halo-8", bench: "halo", ranks: 8, sizes: &HALO_SIZES, mpi: None },
+    Group { name: "halo-openmpi", bench: "halo", ranks: 2, sizes: &HALO_SIZES, mpi: Some("openmpi") },
+    Group { name: "halo-mpich", bench: "halo", ranks: 2, sizes: &HALO_SIZES, mpi: Some("mpich") },
 ];
 
 /// What the contenders are built from and measured with.
@@ -46,6 +50,8 @@ pub(super) struct Setting {
 pub(super) struct Contender {
     pub(super) name: String,
     how: How,
+    /// What its rows are shown as, in place of what they say: backend and mode.
+    shown_as: (Option<&'static str>, Option<&'static str>),
 }
 
 enum How {
@@ -66,13 +72,16 @@ pub(super) struct Run {
 impl Contender {
     fn new(name: &str, spec: Result<Spec>) -> Self {
         let how = spec.map_or_else(|error| How::Absent(format!("{error:#}")), How::Csv);
-        Self { name: name.into(), how }
+        Self { name: name.into(), how, shown_as: (None, None) }
+    }
+
+    fn shown_as(self, backend: &'static str, mode: Option<&'static str>) -> Self {
+        Self { shown_as: (Some(backend), mode), ..self }
     }
 
     /// Someone who cannot take part.
-    #[cfg(test)]
     pub(super) fn absent(name: &str, reason: &str) -> Self {
-        Self { name: name.into(), how: How::Absent(reason.into()) }
+        Self { name: name.into(), how: How::Absent(reason.into()), shown_as: (None, None) }
     }
 
     pub(super) fn run(&self, group: &Group, limit: Duration) -> Result<Run> {
@@ -82,12 +91,17 @@ impl Contender {
             How::Csv(spec) => spec,
         };
         let finished = spec.run(limit, Output::Kept)?;
-        let rows = csv::parse(&finished.stdout, group.bench).map_err(|error| {
+        let mut rows = csv::parse(&finished.stdout, group.bench).map_err(|error| {
             let failure = if finished.succeeded() { String::new() } else { format!(": {}", finished.failure()) };
             anyhow!("{error:#}; `{spec}`{failure}\n{}", finished.last_words(5))
         })?;
         let alien = rows.iter().find(|row| row.ranks != group.ranks || !group.sizes.contains(&row.bytes));
         ensure!(alien.is_none(), "`{spec}` printed a line that was not asked for: {alien:?}");
+        for row in &mut rows {
+            let (backend, mode) = self.shown_as;
+            row.backend = backend.map_or(std::mem::take(&mut row.backend), str::to_owned);
+            row.mode = mode.map_or(std::mem::take(&mut row.mode), str::to_owned);
+        }
         // OpenSHMEM may crash as it ends, after its results; and wrong data leave a line out.
         let remark = (!finished.succeeded()).then(|| format!("{} after printing its results", finished.failure()));
         let remark = remark.or_else(|| finished.stderr.lines().find(|line| line.starts_with("error:")).map(Into::into));
@@ -97,7 +111,10 @@ impl Contender {
 
 impl Setting {
     pub(super) fn contenders(&self, group: &Group) -> Vec<Contender> {
-        let ours = |mode| Contender::new(&format!("{OURS} {mode}"), self.ours(group, mode));
+        if let Some(mpi) = group.mpi {
+            return self.over_mpi(group, mpi);
+        }
+        let ours = |mode| Contender::new(&format!("{OURS} {mode}"), self.ours(group, mode)).shown_as(OURS, None);
         let mut all = vec![ours("threads"), ours("processes")];
         match group.bench {
             "put" => {
@@ -118,6 +135,27 @@ impl Setting {
             }
         }
         all
+    }
+
+    /// Ours over an MPI, and what the same MPI takes without us.
+    fn over_mpi(&self, group: &Group, mpi: &'static str) -> Vec<Contender> {
+        let (launcher, peer) = match mpi {
+            "mpich" => (mpiexec(group), &self.peers.halo_mpich),
+            _ => (self.mpirun(group), &self.peers.halo_openmpi),
+        };
+        let rma = rma_over(mpi, &self.target);
+        let ours = |backend: &str| {
+            let words = ["bench", group.bench, "--backend", backend, "--bytes", &list(group.sizes), "--csv"].map(str::to_owned);
+            Ok(launcher.clone().arg(shown(&rma)?).args(words))
+        };
+        let theirs = |mode| self.launched(launcher.clone(), peer, group).map(|spec| spec.args(["--only", mode]));
+        vec![
+            Contender::new("rma over MPI", ours("mpi")).shown_as(OURS, Some("mpi")),
+            // A peer, too: the baseline that is there to be compared with.
+            Contender::new("rma two-sided", ours("mpi-two-sided")).shown_as("two-sided", Some("by rma")),
+            Contender::new(mpi, theirs("pscw")),
+            Contender::new(mpi, theirs("persistent")),
+        ]
     }
 
     fn oversubscribed(&self, group: &Group) -> bool {
@@ -142,11 +180,11 @@ impl Setting {
     fn ucx(&self, group: &Group) -> Contender {
         let name = "ucx".to_owned();
         if find_program("ucx_perftest").is_none() {
-            return Contender { name, how: How::Absent("ucx_perftest is not installed; `cargo xtask setup` installs it".into()) };
+            return Contender::absent(&name, "ucx_perftest is not installed; `cargo xtask setup` installs it");
         }
         let script = self.target.join("peers/ucx_perftest.txt");
         let perftest = Perftest { sizes: group.sizes.into(), repeats: self.repeats, batch: self.batch, script };
-        Contender { name, how: How::Ucx(perftest) }
+        Contender { name, how: How::Ucx(perftest), shown_as: (None, None) }
     }
 
     fn mpirun(&self, group: &Group) -> Spec {
@@ -175,6 +213,18 @@ impl Setting {
         let spec = if group.ranks == 2 { spec.arg("--other-rank") } else { spec };
         if self.oversubscribed(group) { spec.arg("--yield") } else { spec }
     }
+}
+
+/// The command `rma` with an MPI, built for release in that library's target folder.
+fn rma_over(mpi: &str, target: &Path) -> Result<PathBuf> {
+    const LIMIT: Duration = Duration::from_secs(900);
+    let target = target.join(mpi);
+    let build = Spec::cargo("build --release -p rma-cli --features mpi");
+    let build = build.env("MPICC", format!("mpicc.{mpi}")).env("CARGO_TARGET_DIR", target.display().to_string());
+    eprintln!("running: {build}");
+    let built = build.run(LIMIT, Output::Shown)?;
+    ensure!(built.succeeded(), "`{build}`: {}", built.failure());
+    Ok(target.join("release/rma"))
 }
 
 fn oshrun() -> Spec {

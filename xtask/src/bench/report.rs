@@ -37,8 +37,8 @@ impl Verdict {
 
 /// Ours, in each mode, against the peer that the target names, at one size.
 pub(super) fn verdicts(group: &Group, measured: &Measured, bytes: u64) -> Vec<Verdict> {
-    let Some(target) = target(group.bench, group.ranks, bytes) else { return Vec::new() };
-    let Some(peer) = best(measured, bytes, |label| label.is_peer() && target.peer.fits(&label.backend)) else { return Vec::new() };
+    let Some(target) = target(group, bytes) else { return Vec::new() };
+    let Some(peer) = best(measured, bytes, |label| label.is_peer() && target.peer.fits(label)) else { return Vec::new() };
     measured.at(bytes).filter(|series| series.label.is_ours()).filter_map(|ours| verdict(ours, peer, target)).collect()
 }
 
@@ -49,7 +49,7 @@ fn verdict(ours: &Series, peer: &Series, target: Target) -> Option<Verdict> {
 
 pub(super) fn tally(group: &Group, measured: &Measured) -> Tally {
     let mut tally = Tally::default();
-    for &bytes in group.sizes.iter().filter(|&&bytes| target(group.bench, group.ranks, bytes).is_some()) {
+    for &bytes in group.sizes.iter().filter(|&&bytes| target(group, bytes).is_some()) {
         let verdicts = verdicts(group, measured, bytes);
         tally.unmeasured += usize::from(verdicts.is_empty());
         tally.met += verdicts.iter().filter(|verdict| verdict.is_met()).count();
@@ -115,7 +115,7 @@ pub(super) fn markdown(group: &Group, measured: &Measured) -> String {
 
 fn times(group: &Group, measured: &Measured, labels: &[&Label]) -> Vec<Vec<String>> {
     let sizes: Vec<_> = group.sizes.iter().copied().filter(|&bytes| measured.at(bytes).next().is_some()).collect();
-    let what = format!("{}, {} ranks, median us", group.bench, group.ranks);
+    let what = format!("{}, median us", about(group));
     let mut table = vec![std::iter::once(what).chain(sizes.iter().map(|&bytes| size(bytes))).collect::<Vec<_>>()];
     for label in labels {
         let time = |bytes| measured.at(bytes).find(|series| series.label == **label).and_then(summary);
@@ -127,7 +127,7 @@ fn times(group: &Group, measured: &Measured, labels: &[&Label]) -> Vec<Vec<Strin
 
 fn ratios(group: &Group, measured: &Measured, labels: &[&Label]) -> Vec<Vec<String>> {
     let ours: Vec<_> = labels.iter().filter(|label| label.is_ours()).collect();
-    let what = format!("{}, {} ranks, ratio (quartiles)", group.bench, group.ranks);
+    let what = format!("{}, ratio (quartiles)", about(group));
     let columns = ours.iter().map(|label| format!("{} / it", label.text()));
     let mut table = vec![[what, "peer".into()].into_iter().chain(columns).chain(["target".into()]).collect::<Vec<_>>()];
     for &bytes in group.sizes {
@@ -154,7 +154,12 @@ fn aligned(table: &[Vec<String>]) -> String {
 }
 
 fn title(group: &Group, bytes: u64) -> String {
-    format!("{}, {} ranks, {}", group.bench, group.ranks, size(bytes))
+    format!("{}, {}", about(group), size(bytes))
+}
+
+fn about(group: &Group) -> String {
+    let over = group.mpi.map(|mpi| format!(" over {mpi}")).unwrap_or_default();
+    format!("{}{over}, {} ranks", group.bench, group.ranks)
 }
 
 fn summary(series: &Series) -> Option<Summary> {

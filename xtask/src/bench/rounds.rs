@@ -125,12 +125,7 @@ impl<'a> InTurn<'a> {
                     if let Some(remark) = run.remark {
                         self.measured.remark(format!("{name}: {remark}"));
                     }
-                    for mut row in run.rows {
-                        if name.starts_with(OURS) {
-                            row.backend = OURS.into();
-                        }
-                        self.measured.add(round, row);
-                    }
+                    run.rows.into_iter().for_each(|row| self.measured.add(round, row));
                 }
                 Err(error) => {
                     entry.failures += 1;

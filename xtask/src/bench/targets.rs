@@ -1,5 +1,8 @@
 //! What `rma` is meant to reach: a ratio to a peer, by benchmark and size. Plain data.
 
+use super::contenders::Group;
+use super::rounds::Label;
+
 /// The most that ours may take, over what the peer takes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Target {
@@ -12,13 +15,16 @@ pub(super) struct Target {
 pub(super) enum Peer {
     /// The best of this library's ways.
     BestOf(&'static str),
+    /// This way of whatever library.
+    Way(&'static str),
     /// The best of all peers; a floor is none.
     Best,
 }
 
 /// What is asked of this benchmark at this size, if anything is.
-pub(super) fn target(bench: &str, ranks: u32, bytes: u64) -> Option<Target> {
-    let (peer, ratio) = match (bench, ranks, bytes) {
+pub(super) fn target(group: &Group, bytes: u64) -> Option<Target> {
+    let (peer, ratio) = match (group.bench, group.ranks, bytes) {
+        _ if group.mpi.is_some() => (Peer::Way("pscw"), 1.05),
         ("put", 2, 8 | 1024 | 4096) => (Peer::BestOf("openshmem"), 0.75),
         ("put", 2, 65_536) => (Peer::BestOf("openshmem"), 0.9),
         ("put", 2, 1_048_576) => (Peer::Best, 1.0),
@@ -33,9 +39,10 @@ pub(super) fn target(bench: &str, ranks: u32, bytes: u64) -> Option<Target> {
 }
 
 impl Peer {
-    pub(super) fn fits(self, backend: &str) -> bool {
+    pub(super) fn fits(self, label: &Label) -> bool {
         match self {
-            Self::BestOf(name) => backend == name,
+            Self::BestOf(name) => label.backend == name,
+            Self::Way(mode) => label.mode == mode,
             Self::Best => true,
         }
     }
