@@ -174,7 +174,8 @@ impl Config {
         let foreign = Foreign::all(&variable)?;
         let start = match place_from(&variable)? {
             Some(place) => {
-                foreign.iter().try_for_each(|foreign| foreign.check(&place))?;
+                // A launcher that started one process may have been a shell's.
+                foreign.iter().filter(|foreign| foreign.is_several()).try_for_each(|foreign| foreign.check(&place))?;
                 Start::Place(place)
             }
             None => foreign.into_iter().find(Foreign::is_several).map_or(Start::Alone, Start::Foreign),
@@ -306,5 +307,11 @@ mod tests {
         let error = with(&[("PMI_SIZE", "4"), ("RMA_RANK", "1"), ("RMA_SIZE", "2"), ROOT, TOKEN]).unwrap_err().to_string();
         assert!(error.contains("PMI_SIZE=4 but RMA_SIZE=2"), "{error}");
         assert_eq!(with(&[("SLURM_STEP_NUM_TASKS", "1")]).unwrap().1, Start::Alone);
+    }
+
+    #[test]
+    fn a_shell_of_a_launcher_may_start_ranks_of_its_own() {
+        let (_, start) = with(&[("SLURM_STEP_NUM_TASKS", "1"), ("RMA_RANK", "1"), ("RMA_SIZE", "2"), ROOT, TOKEN]).unwrap();
+        assert!(matches!(start, Start::Place(_)), "{start:?}");
     }
 }
