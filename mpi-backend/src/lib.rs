@@ -53,7 +53,8 @@ pub fn offer() {
     rma::launcher::offer(&Mpi);
     // SAFETY: the backend of this crate keeps the contract of `rma::backend`.
     unsafe { rma::provider::offer(&Mpi) };
-    // SAFETY: so does the baseline.
+    // SAFETY: the baseline keeps what memory rests on: it writes into a target only what that has opened, and reads only what the core
+    // has lent it. What it does not keep is named in its module.
     unsafe { rma::provider::offer(&two_sided::Baseline) };
 }
 

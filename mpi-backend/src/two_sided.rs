@@ -1,5 +1,8 @@
 //! The same exchange by persistent sends and receives: a baseline to compare one-sided communication with, and nothing else.
 //! A receive that is posted is the credit, and its end the arrival; there is a message for every put.
+//!
+//! Of the contract it leaves out what a comparison does not need: an epoch may be done at its origin before its target has granted
+//! it, as MPI keeps small messages for later; a partner that closes is not named; and every put takes a tag for good.
 
 use crate::ffi::{Bytes, Communicator, Memory, Outcome, Persistent, Refused, Turn};
 use crate::plan;

@@ -22,6 +22,10 @@ pub(crate) fn run(report: &mut Report) {
             fails_with(&outcome, &[])
         });
     }
+    report.test("an_address_that_is_none_ends_the_job_with_its_name", || {
+        let job = Job::new(2, &["rma-conformance", BODY]).env("RMA_BIND", "nowhere");
+        fails_with(&job.start()?.finish()?, &["RMA_BIND=\"nowhere\"", "expected an IP address"])
+    });
     report.test("thread_ranks_over_mpi_are_refused_with_the_way_to_start", || {
         let outcome = alone("rma-conformance", &["--threads", "2", BODY], &[("RMA_BACKEND", rma_mpi::NAME)])?.finish()?;
         fails_with(&outcome, &["threads of one process", "mpirun -n 2"])
