@@ -37,6 +37,18 @@ impl Mpi {
         self == Self::OpenMpi || ranks as usize <= cores
     }
 
+    /// Variables that have ranks of one host reach each other as those of several do, without shared memory: over TCP, and where the
+    /// library can, over four connections of which any may be the first, so that nothing is there or in order by itself.
+    pub(crate) fn as_on_several_hosts(self) -> &'static [(&'static str, &'static str)] {
+        match self {
+            Self::OpenMpi if rma_mpi::built_with().starts_with("Open MPI 4.") => {
+                &[("OMPI_MCA_osc", "pt2pt"), ("OMPI_MCA_btl", "self,tcp"), ("OMPI_MCA_btl_tcp_links", "4")]
+            }
+            Self::OpenMpi => &[("OMPI_MCA_btl", "self,tcp")],
+            Self::Mpich => &[("UCX_TLS", "self,tcp")],
+        }
+    }
+
     /// Where Debian has several libraries, each launcher has a name of its own.
     fn launcher(self) -> Result<PathBuf> {
         let names = match self {

@@ -55,8 +55,12 @@ fn main() -> anyhow::Result<ExitCode> {
     let sizes: Vec<_> = cli.ranks.into_iter().filter(|&ranks| Mpi::own().can_start(ranks)).collect();
     for backend in &cli.backends {
         for &ranks in &sizes {
-            conformance(&mut report, backend, ranks);
+            conformance(&mut report, &format!("{backend}::{ranks}_ranks"), backend, ranks, &[]);
         }
+    }
+    if cli.backends.iter().any(|backend| backend == rma_mpi::NAME) {
+        let network = Mpi::own().as_on_several_hosts();
+        conformance(&mut report, "mpi_over_tcp::2_ranks", rma_mpi::NAME, 2, network);
     }
     for program in &cli.programs {
         let ranks = sizes.iter().copied().max().unwrap_or(2);
@@ -79,18 +83,18 @@ fn println_library() {
 }
 
 /// Every promise, then some of them on three rails with late credits.
-fn conformance(report: &mut Report, backend: &str, ranks: u32) {
+fn conformance(report: &mut Report, group: &str, backend: &str, ranks: u32, env: &[(&str, &str)]) {
     let lives = std::env::var("RMA_TEST_LIVES");
     let lives = lives.as_deref().unwrap_or("100");
     let job = |bodies: &[&rma_tests::Body]| {
         let names = bodies.iter().map(|body| body.name);
         let job = Job::new(ranks, &["rma-conformance"].into_iter().chain(names).collect::<Vec<_>>());
-        job.env("RMA_BACKEND", backend).env("RMA_TEST_LIVES", lives)
+        let job = job.env("RMA_BACKEND", backend).env("RMA_TEST_LIVES", lives);
+        env.iter().fold(job, |job, (name, value)| job.env(name, value))
     };
-    let group = format!("{backend}::{ranks}_ranks");
-    bodies::run_all(report, &group, ranks, |bodies| job(bodies).start());
+    bodies::run_all(report, group, ranks, |bodies| job(bodies).start());
     if backend == rma_mpi::NAME {
         let (name, value) = bodies::DELAYS;
-        bodies::run_with_delays(report, &group, |bodies| job(bodies).env("RMA_RAILS", "3").env(name, value).start());
+        bodies::run_with_delays(report, group, |bodies| job(bodies).env("RMA_RAILS", "3").env(name, value).start());
     }
 }
