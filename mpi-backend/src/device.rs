@@ -91,9 +91,15 @@ impl Shared {
     /// Collective: a window of MPI with so many bytes on this rank. It may fail on some ranks alone, but they know the same windows.
     #[expect(unsafe_code, reason = "takes memory into use that is new")]
     pub(crate) fn allocate(&self, len_bytes: usize) -> Result<Rc<Window>> {
-        let doing =
-            || format!("allocating a window with {len_bytes} bytes on {}, mostly from /dev/shm: see that there is room", self.rank);
-        let told = |refused| failed(doing(), refused);
+        let told = |refused| {
+            let doing = format!(
+                "allocating a window with {len_bytes} bytes on {}; MPI keeps the memory of ranks of one host in files, most often in \
+                 /dev/shm: if that is full, enlarge it (`mount -o remount,size=16G /dev/shm`, or --shm-size of a container), or \
+                 allocate less",
+                self.rank
+            );
+            failed(doing, refused)
+        };
         let window = Rc::new(Window::allocate(self.communicator, len_bytes).map_err(told)?);
         self.windows.borrow_mut().push(window.clone());
         // SAFETY: nobody knows the window yet.

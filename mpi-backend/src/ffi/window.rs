@@ -202,7 +202,7 @@ fn provide(base: NonNull<u8>, len_bytes: usize) -> Outcome<()> {
         // Older systems do not know it.
         Ok(()) | Err(Errno::INVAL) => Ok(()),
         Err(cause) => {
-            let text = format!("there is no memory behind {len_bytes} bytes ({cause}); free some, or allocate less");
+            let text = format!("the system has no memory for its {len_bytes} bytes ({cause})");
             Err(Refused { call: "MPI_Win_allocate", text })
         }
     }
