@@ -25,6 +25,8 @@ pub(crate) struct Shared {
     pub(crate) crowded: bool,
     /// The ranks that run on this host.
     ranks_here: Vec<Rank>,
+    /// Whether those are all.
+    one_host: bool,
     /// All windows of MPI, in the same order on every rank. Those that nobody else holds may be freed once that is so on all ranks.
     windows: RefCell<Vec<Rc<Window>>>,
     pub(crate) boards: RefCell<Boards>,
@@ -35,6 +37,12 @@ pub(crate) struct Shared {
     /// Given back after all else that calls MPI has gone.
     _turn: Turn,
 }
+
+/// What most often stands in the way of a window.
+const ON_ONE_HOST: &str = "MPI keeps the memory of ranks of one host in files, most often in /dev/shm: if that is full, enlarge it (`mount -o \
+                           remount,size=16G /dev/shm`, or --shm-size of a container), or allocate less";
+const ON_SEVERAL_HOSTS: &str = "MPI needs one-sided communication for the network between the hosts, and room in /dev/shm: Open MPI, as Debian \
+                                configures it, lacks the former over TCP, and `mpirun --mca osc ^ucx ..` gives it";
 
 /// How often a wait polls in a row: with a core each some tens of microseconds.
 const POLLS_WITH_A_CORE_EACH: u32 = 2000;
@@ -52,6 +60,7 @@ impl MpiBackend {
             communicator,
             crowded,
             ranks_here: (0..boot.size()).map(Rank).filter(|&rank| hosts.is_here(rank)).collect(),
+            one_host: hosts.elsewhere().is_none(),
             windows: RefCell::default(),
             boards: RefCell::default(),
             posted: RefCell::default(),
@@ -92,13 +101,8 @@ impl Shared {
     #[expect(unsafe_code, reason = "takes memory into use that is new")]
     pub(crate) fn allocate(&self, len_bytes: usize) -> Result<Rc<Window>> {
         let told = |refused| {
-            let doing = format!(
-                "allocating a window with {len_bytes} bytes on {}; MPI keeps the memory of ranks of one host in files, most often in \
-                 /dev/shm: if that is full, enlarge it (`mount -o remount,size=16G /dev/shm`, or --shm-size of a container), or \
-                 allocate less",
-                self.rank
-            );
-            failed(doing, refused)
+            let hint = if self.one_host { ON_ONE_HOST } else { ON_SEVERAL_HOSTS };
+            failed(format!("allocating a window with {len_bytes} bytes on {}; {hint}", self.rank), refused)
         };
         let window = Rc::new(Window::allocate(self.communicator, len_bytes).map_err(told)?);
         self.windows.borrow_mut().push(window.clone());
