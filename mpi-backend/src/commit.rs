@@ -7,9 +7,8 @@ use crate::ffi::{Bytes, Window};
 use crate::plan;
 use crate::progress::{Expected, Lane, MpiCommitted, Partner, PutCall, Way};
 use crate::window::key_of;
-use crate::{failed, malformed};
+use crate::{all_or_none, failed, malformed};
 use rma::backend::{Chain, Committed, Put};
-use rma::bootstrap::Objection;
 use rma::{Bootstrap, Deadline, Error, QueueId, Rail, Rank, Result};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -77,7 +76,7 @@ pub(crate) fn commit(
     }
     let built = boot.exchange(cards, deadline).and_then(|cards| build(shared, chain, &taken, cards));
     // Nobody writes a word unless all do.
-    let mut built = agree(boot, built, deadline)?;
+    let mut built = all_or_none("commit", boot, built, deadline)?;
     for partner in &mut built.partners {
         partner.lines = taken.lines.remove(&partner.rank);
     }
@@ -94,7 +93,7 @@ fn make_room(shared: &Shared, words: impl Iterator<Item = usize>, boot: &dyn Boo
     }
     let added = add_board(shared, len_bytes);
     // What follows takes all ranks, too.
-    agree(boot, added, deadline)
+    all_or_none("commit", boot, added, deadline)
 }
 
 fn add_board(shared: &Shared, len_bytes: usize) -> Result<()> {
@@ -102,16 +101,6 @@ fn add_board(shared: &Shared, len_bytes: usize) -> Result<()> {
     let displacement = board.displacement().map_err(|refused| failed("asking where a board begins", refused))?;
     shared.boards.borrow_mut().add(board, displacement);
     Ok(())
-}
-
-/// Collective: what came of it, if it came to something on all ranks.
-fn agree<T>(boot: &dyn Bootstrap, mine: Result<T>, deadline: Deadline) -> Result<T> {
-    let objection = boot.agree(mine.as_ref().err().map(Error::full_text), deadline);
-    let mine = mine?;
-    match objection? {
-        None => Ok(mine),
-        Some(Objection { rank, reason }) => Err(Error::CollectiveFailed { call: "commit", rank, reason }),
-    }
 }
 
 /// Lines that are given back unless the queue takes them over.

@@ -1,9 +1,8 @@
 //! How the ranks of a communicator learn where rank 0 listens, and on which communicator they have met.
 //! Owns the choice of addresses. After it, nothing of the bootstrap goes over MPI.
 
-use crate::failed;
 use crate::ffi::{Communicator, Outcome, Turn};
-use rma::bootstrap::Objection;
+use crate::{all_or_none, failed};
 use rma::config::{Place, Token};
 use rma::{Bootstrap, Deadline, Error, Hosts, Rank, Result};
 use serde::{Deserialize, Serialize};
@@ -42,13 +41,7 @@ pub(crate) fn place(communicator: Communicator, chose: bool) -> Result<Place> {
 
 /// Collective: the communicator whose ranks are those of this job, and the right to use it.
 pub(crate) fn communicator_of(boot: &dyn Bootstrap, hosts: &Hosts, deadline: Deadline) -> Result<(&'static Communicator, Turn)> {
-    let found = find(boot, hosts);
-    let objection = boot.agree(found.as_ref().err().map(Error::full_text), deadline);
-    let found = found?;
-    match objection? {
-        None => Ok(found),
-        Some(Objection { rank, reason }) => Err(Error::CollectiveFailed { call: "opening MPI", rank, reason }),
-    }
+    all_or_none("opening MPI", boot, find(boot, hosts), deadline)
 }
 
 fn find(boot: &dyn Bootstrap, hosts: &Hosts) -> Result<(&'static Communicator, Turn)> {

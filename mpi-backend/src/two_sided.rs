@@ -6,9 +6,8 @@
 
 use crate::ffi::{Bytes, Communicator, Memory, Outcome, Persistent, Refused, Turn};
 use crate::plan;
-use crate::{TWO_SIDED, malformed, meeting};
+use crate::{TWO_SIDED, all_or_none, malformed, meeting};
 use rma::backend::{Backend, Caps, Chain, Committed, Lack, Missing, Progress, WindowMem, WindowSpec};
-use rma::bootstrap::Objection;
 use rma::layout::Blocks;
 use rma::provider::Provider;
 use rma::{Bootstrap, Config, Deadline, Epoch, Error, Hosts, Rail, Rank, Result};
@@ -148,12 +147,8 @@ impl Backend for TwoSided {
             .map(|(&target, messages)| (target, postcard::to_stdvec(messages).expect("bug: messages cannot be encoded")));
         let cards = boot.exchange(cards.collect(), deadline);
         let receives = sending.and(cards).and_then(|cards| shared.receive_all(cards));
-        let objection = boot.agree(receives.as_ref().err().map(Error::full_text), deadline);
-        let receives = receives?;
-        if let Some(Objection { rank, reason }) = objection? {
-            return Err(Error::CollectiveFailed { call: "commit", rank, reason });
-        }
-        Ok(Box::new(Exchange { chain, epoch: Epoch(0), sends, receives, closed: false, shared: shared.clone() }))
+        let receives = all_or_none("commit", boot, receives, deadline)?;
+        Ok(Box::new(Exchange { chain, epoch: Epoch(0), sends, receives, shared: shared.clone() }))
     }
 }
 
@@ -237,7 +232,6 @@ struct Exchange {
     epoch: Epoch,
     sends: Vec<Message>,
     receives: Vec<Message>,
-    closed: bool,
     /// Last, as with it goes the right to use MPI.
     shared: Rc<Shared>,
 }
@@ -311,7 +305,6 @@ impl Committed for Exchange {
     }
 
     fn close(&mut self) {
-        self.closed = true;
         // Receives that nothing came for are canceled; what was sent before goes nowhere else, as its tag is not used again.
         self.receives.clear();
     }

@@ -19,7 +19,10 @@ pub(crate) fn run(report: &mut Report) {
         report.test(&format!("{backend}::a_rank_that_{}_ends_the_job", case.replace('-', "_")), || {
             let outcome = Job::new(2, &["rma-mpi-tests", "rank", case]).env("RMA_BACKEND", backend).start()?.finish()?;
             // Its words are the launcher's, who knows which rank it was.
-            fails_with(&outcome, &[])
+            fails_with(&outcome, &[])?;
+            let text = outcome.text();
+            ensure!(!text.contains(crate::ranks::WENT_ON) && !text.contains(crate::ranks::DONE_WITHOUT_PUT), "{text}");
+            Ok(())
         });
     }
     report.test("an_address_that_is_none_ends_the_job_with_its_name", || {

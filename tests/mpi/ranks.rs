@@ -35,6 +35,10 @@ const ONE_THREAD: &str = "one_thread_at_a_time_uses_mpi";
 const FINALIZED: &str = "mpi_is_finalized_while_a_comm_is_alive";
 const EXITS: &str = "a_rank_that_exits_with_its_comm_alive_is_lost_to_the_others";
 
+/// What a rank says that should have ended, and one that waited for it.
+pub(crate) const WENT_ON: &str = "this rank should have ended";
+pub(crate) const DONE_WITHOUT_PUT: &str = "an epoch was complete without its put";
+
 /// What ends a rank that said what it was to say.
 const EXIT_STATUS: i32 = 3;
 
@@ -116,10 +120,10 @@ fn ends_amid_an_exchange(end: impl Fn()) -> Result<()> {
     }
     if comm.rank().0 == origin {
         end();
-        bail!("this rank should have ended");
+        bail!("{WENT_ON}");
     }
     line.step(&mut queue, 10)?;
-    bail!("an epoch was complete without its put")
+    bail!("{DONE_WITHOUT_PUT}")
 }
 
 /// The second is refused as long as the first is there.

@@ -86,11 +86,15 @@ fn setting(quick: bool, metadata: &Metadata) -> Result<Setting> {
 
 /// The command `rma`, built for release.
 fn rma(target: &Path) -> Result<PathBuf> {
-    let build = Spec::cargo("build --release -p rma-cli");
-    eprintln!("running: {build}");
-    let built = build.run(BUILD_LIMIT, Output::Shown)?;
-    ensure!(built.succeeded(), "`{build}`: {}", built.failure());
+    build(&Spec::cargo("build --release -p rma-cli"))?;
     Ok(target.join("release/rma"))
+}
+
+fn build(spec: &Spec) -> Result<()> {
+    eprintln!("running: {spec}");
+    let built = spec.run(BUILD_LIMIT, Output::Shown)?;
+    ensure!(built.succeeded(), "`{spec}`: {}", built.failure());
+    Ok(())
 }
 
 /// How large the page tables of many ranks grow; the figures are `rma`'s own.

@@ -8,6 +8,7 @@ mod bench;
 mod instructions;
 mod licences;
 mod metadata;
+mod mpi;
 mod process;
 mod setup;
 mod test;

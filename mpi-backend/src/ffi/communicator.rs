@@ -1,6 +1,6 @@
 //! A communicator of this crate's own.
 
-use super::{Outcome, checked, sys};
+use super::{Outcome, checked, sys, warn_of};
 use mpi::traits::AsRaw;
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
@@ -92,9 +92,7 @@ impl Communicator {
         checked("MPI_Allreduce", code)?;
         Ok(all != 0)
     }
-}
 
-impl Communicator {
     /// Collective: for every bit, whether any rank has set it.
     pub(crate) fn any(&self, mine: &[u64]) -> Outcome<Vec<u64>> {
         let mut all = vec![0u64; mine.len()];
@@ -142,8 +140,6 @@ impl Drop for Communicator {
             return;
         }
         // SAFETY: made by this crate, freed once, before MPI is finalized at the end of the process.
-        if let Err(refused) = checked("MPI_Comm_free", unsafe { sys::MPI_Comm_free(&mut self.raw) }) {
-            tracing::warn!("{refused}");
-        }
+        warn_of("MPI_Comm_free", unsafe { sys::MPI_Comm_free(&mut self.raw) });
     }
 }

@@ -1,6 +1,6 @@
 //! How bytes lie in memory, as MPI is told of it.
 
-use super::{Outcome, checked, is_finalized, sys};
+use super::{Outcome, checked, is_finalized, sys, warn_of};
 use crate::plan::Layout;
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
@@ -34,7 +34,7 @@ impl Drop for Datatype {
     fn drop(&mut self) {
         if !is_finalized() {
             // SAFETY: made by this crate, freed once; MPI keeps it for calls under way.
-            unsafe { sys::MPI_Type_free(&mut self.raw) };
+            warn_of("MPI_Type_free", unsafe { sys::MPI_Type_free(&mut self.raw) });
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Messages that are declared once and sent again and again, and memory to send them from. For the two-sided baseline alone.
 
-use super::{Bytes, Communicator, Outcome, checked, is_finalized, sys};
+use super::{Bytes, Communicator, Outcome, checked, is_finalized, sys, warn_of};
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::ptr::{NonNull, null_mut};
@@ -46,7 +46,7 @@ impl Drop for Memory {
     fn drop(&mut self) {
         if !is_finalized() {
             // SAFETY: allocated by MPI, freed once.
-            unsafe { sys::MPI_Free_mem(self.allocated.cast()) };
+            warn_of("MPI_Free_mem", unsafe { sys::MPI_Free_mem(self.allocated.cast()) });
         }
     }
 }
@@ -122,11 +122,11 @@ impl Drop for Persistent {
             // SAFETY: a constant of the library.
             let ignored = unsafe { sys::RSMPI_STATUS_IGNORE };
             // SAFETY: a receive that is under way; what had arrived before stays.
-            unsafe { sys::MPI_Cancel(&mut self.raw) };
+            warn_of("MPI_Cancel", unsafe { sys::MPI_Cancel(&mut self.raw) });
             // SAFETY: ends at once, as it is canceled or over.
-            unsafe { sys::MPI_Wait(&mut self.raw, ignored) };
+            warn_of("MPI_Wait", unsafe { sys::MPI_Wait(&mut self.raw, ignored) });
         }
         // SAFETY: made by this crate, freed once; a send that is under way ends first.
-        unsafe { sys::MPI_Request_free(&mut self.raw) };
+        warn_of("MPI_Request_free", unsafe { sys::MPI_Request_free(&mut self.raw) });
     }
 }

@@ -37,6 +37,13 @@ fn checked(call: &'static str, code: c_int) -> Outcome<()> {
     if code == sys::MPI_SUCCESS as c_int { Ok(()) } else { Err(refused(call, code)) }
 }
 
+/// Of a call whose failure nobody can be told of: the end of something.
+fn warn_of(call: &'static str, code: c_int) {
+    if let Err(refused) = checked(call, code) {
+        tracing::warn!("{refused}");
+    }
+}
+
 #[cold]
 fn refused(call: &'static str, code: c_int) -> Refused {
     Refused { call, text: text_of(code) }
@@ -167,6 +174,6 @@ extern "C" fn finalize() {
     // Finalizing waits for the other ranks, and those must not wait for this one, should its Comm still be there.
     rma::bootstrap::leave();
     turn::ending();
-    // SAFETY: initialized by this crate, and not finalized.
+    // SAFETY: initialized by this crate, and not finalized. Nobody is left to be told how it went; the launcher sees it.
     unsafe { sys::MPI_Finalize() };
 }

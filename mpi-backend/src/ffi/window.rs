@@ -1,6 +1,6 @@
 //! Windows of MPI: memory that every rank of a communicator may write, from the allocation to the end.
 
-use super::{Bytes, Communicator, Outcome, Refused, checked, sys};
+use super::{Bytes, Communicator, Outcome, Refused, checked, sys, warn_of};
 use rustix::io::Errno;
 use rustix::mm::Advice;
 use std::collections::BTreeMap;
@@ -265,7 +265,7 @@ impl Hints {
 impl Drop for Hints {
     fn drop(&mut self) {
         // SAFETY: made by this crate, freed once.
-        unsafe { sys::MPI_Info_free(&mut self.0) };
+        warn_of("MPI_Info_free", unsafe { sys::MPI_Info_free(&mut self.0) });
     }
 }
 

@@ -5,6 +5,7 @@ use super::csv::{self, Row};
 use super::peers::Peers;
 use super::torus;
 use super::ucx::Perftest;
+use crate::mpi::Library;
 use crate::process::{Output, Spec, find_program};
 use anyhow::{Result, anyhow, bail, ensure};
 use std::path::{Path, PathBuf};
@@ -143,7 +144,7 @@ impl Setting {
             "mpich" => (mpiexec(group), &self.peers.halo_mpich),
             _ => (self.mpirun(group), &self.peers.halo_openmpi),
         };
-        let rma = rma_over(mpi, &self.target);
+        let rma = rma_over(mpi);
         let ours = |backend: &str| {
             let words = ["bench", group.bench, "--backend", backend, "--bytes", &list(group.sizes), "--csv"].map(str::to_owned);
             Ok(launcher.clone().arg(shown(&rma)?).args(words))
@@ -215,16 +216,11 @@ impl Setting {
     }
 }
 
-/// The command `rma` with an MPI, built for release in that library's target folder.
-fn rma_over(mpi: &str, target: &Path) -> Result<PathBuf> {
-    const LIMIT: Duration = Duration::from_secs(900);
-    let target = target.join(mpi);
-    let build = Spec::cargo("build --release -p rma-cli --features mpi");
-    let build = build.env("MPICC", format!("mpicc.{mpi}")).env("CARGO_TARGET_DIR", target.display().to_string());
-    eprintln!("running: {build}");
-    let built = build.run(LIMIT, Output::Shown)?;
-    ensure!(built.succeeded(), "`{build}`: {}", built.failure());
-    Ok(target.join("release/rma"))
+/// The command `rma` with an MPI, built for release.
+fn rma_over(mpi: &str) -> Result<PathBuf> {
+    let library = Library::named(mpi)?;
+    super::build(&library.spec("build --release -p rma-cli --features mpi"))?;
+    Ok(library.program("release/rma"))
 }
 
 fn oshrun() -> Spec {

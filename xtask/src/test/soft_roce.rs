@@ -3,6 +3,7 @@
 
 use super::{Outcome, Steps, mpi};
 use crate::metadata::Metadata;
+use crate::mpi::Library;
 use crate::process::Spec;
 use crate::vm::{self, Image, Job, Lab};
 use anyhow::{Result, bail, ensure};
@@ -36,11 +37,11 @@ pub(super) fn faults(steps: &mut Steps) -> Result<Outcome> {
 
 /// Every promise on ranks that Open MPI started, as on a cluster.
 pub(super) fn under_mpirun(steps: &mut Steps) -> Result<Outcome> {
-    let library = mpi::Library::named("openmpi")?;
+    let library = Library::named("openmpi")?;
     let build = library.spec(&format!("{} --features rma-cli/verbs,rma-tests/verbs,rma-examples/verbs", mpi::BUILD));
     let arguments = ["--backends", "verbs", "--ranks", "2", "--without-faults", "--programs", "03_ring,04_strided_tiles"];
     let env = [("RMA_VERBS_DEVICES", "x{rank}d0"), ("RMA_TEST_LIVES", "15")];
-    boot(steps, LAB, 1, &build, library.programs.join("rma-mpi-tests"), &arguments, &env)
+    boot(steps, LAB, 1, &build, library.program("debug/rma-mpi-tests"), &arguments, &env)
 }
 
 fn inside(steps: &mut Steps, lab: Lab, machines: u32, arguments: &[&str]) -> Result<Outcome> {
