@@ -7,8 +7,9 @@ use crate::ffi::{Bytes, Window};
 use crate::plan;
 use crate::progress::{Expected, Lane, MpiCommitted, Partner, PutCall, Way};
 use crate::window::key_of;
-use crate::{all_or_none, failed, malformed};
+use crate::{failed, malformed};
 use rma::backend::{Chain, Committed, Put};
+use rma::bootstrap::all_or_none;
 use rma::{Bootstrap, Deadline, Error, QueueId, Rail, Rank, Result};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -76,7 +77,7 @@ pub(crate) fn commit(
     }
     let built = boot.exchange(cards, deadline).and_then(|cards| build(shared, chain, &taken, cards));
     // Nobody writes a word unless all do.
-    let mut built = all_or_none("commit", boot, built, deadline)?;
+    let mut built = all_or_none(boot, "commit", built, deadline)?;
     for partner in &mut built.partners {
         partner.lines = taken.lines.remove(&partner.rank);
     }
@@ -93,7 +94,7 @@ fn make_room(shared: &Shared, words: impl Iterator<Item = usize>, boot: &dyn Boo
     }
     let added = add_board(shared, len_bytes);
     // What follows takes all ranks, too.
-    all_or_none("commit", boot, added, deadline)
+    all_or_none(boot, "commit", added, deadline)
 }
 
 fn add_board(shared: &Shared, len_bytes: usize) -> Result<()> {

@@ -20,7 +20,6 @@ pub use device::MpiBackend;
 
 use ffi::Communicator;
 use rma::backend::Backend;
-use rma::bootstrap::Objection;
 use rma::config::Place;
 use rma::launcher::Launcher;
 use rma::provider::Provider;
@@ -105,16 +104,6 @@ impl Launcher for Mpi {
     fn place(&self) -> Result<Place> {
         let _turn = ffi::initialize()?;
         meeting::place(Communicator::world().map_err(|refused| failed("copying MPI_COMM_WORLD", refused))?, false)
-    }
-}
-
-/// Collective: what came of it, if it came to something on all ranks.
-fn all_or_none<T>(call: &'static str, boot: &dyn Bootstrap, mine: Result<T>, deadline: Deadline) -> Result<T> {
-    let objection = boot.agree(mine.as_ref().err().map(Error::full_text), deadline);
-    let mine = mine?;
-    match objection? {
-        None => Ok(mine),
-        Some(Objection { rank, reason }) => Err(Error::CollectiveFailed { call, rank, reason }),
     }
 }
 

@@ -1,8 +1,9 @@
 //! How the ranks of a communicator learn where rank 0 listens, and on which communicator they have met.
 //! Owns the choice of addresses. After it, nothing of the bootstrap goes over MPI.
 
+use crate::failed;
 use crate::ffi::{Communicator, Outcome, Turn};
-use crate::{all_or_none, failed};
+use rma::bootstrap::all_or_none;
 use rma::config::{Place, Token};
 use rma::{Bootstrap, Deadline, Error, Hosts, Rank, Result};
 use serde::{Deserialize, Serialize};
@@ -41,7 +42,7 @@ pub(crate) fn place(communicator: Communicator, chose: bool) -> Result<Place> {
 
 /// Collective: the communicator whose ranks are those of this job, and the right to use it.
 pub(crate) fn communicator_of(boot: &dyn Bootstrap, hosts: &Hosts, deadline: Deadline) -> Result<(&'static Communicator, Turn)> {
-    all_or_none("opening MPI", boot, find(boot, hosts), deadline)
+    all_or_none(boot, "opening MPI", find(boot, hosts), deadline)
 }
 
 fn find(boot: &dyn Bootstrap, hosts: &Hosts) -> Result<(&'static Communicator, Turn)> {

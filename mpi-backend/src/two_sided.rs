@@ -6,8 +6,9 @@
 
 use crate::ffi::{Bytes, Communicator, Memory, Outcome, Persistent, Refused, Turn};
 use crate::plan;
-use crate::{TWO_SIDED, all_or_none, malformed, meeting};
+use crate::{TWO_SIDED, malformed, meeting};
 use rma::backend::{Backend, Caps, Chain, Committed, Lack, Missing, Progress, WindowMem, WindowSpec};
+use rma::bootstrap::all_or_none;
 use rma::layout::Blocks;
 use rma::provider::Provider;
 use rma::{Bootstrap, Config, Deadline, Epoch, Error, Hosts, Rail, Rank, Result};
@@ -147,7 +148,7 @@ impl Backend for TwoSided {
             .map(|(&target, messages)| (target, postcard::to_stdvec(messages).expect("bug: messages cannot be encoded")));
         let cards = boot.exchange(cards.collect(), deadline);
         let receives = sending.and(cards).and_then(|cards| shared.receive_all(cards));
-        let receives = all_or_none("commit", boot, receives, deadline)?;
+        let receives = all_or_none(boot, "commit", receives, deadline)?;
         Ok(Box::new(Exchange { chain, epoch: Epoch(0), sends, receives, shared: shared.clone() }))
     }
 }

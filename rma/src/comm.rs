@@ -2,14 +2,14 @@
 //! Owns the numbering of collective objects and the queues that were cleared but whose partners have not cleared them yet.
 
 use crate::backend::{Backend, Committed, WindowMem};
-use crate::bootstrap::{self, Objection, threads};
+use crate::bootstrap::{self, threads};
 use crate::config::Place;
 use crate::fault::{FaultPlan, Faulty};
 use crate::lifecycle::{Lifecycle, Phase};
 
 use crate::provider;
 use crate::queue::Open;
-use crate::shm::{ShmBackend, ThreadSpace};
+use crate::shm::ThreadSpace;
 use crate::trace::Traced;
 use crate::window::WindowInner;
 use crate::{Bootstrap, Config, Deadline, Error, MsgHandle, Purpose, QueueId, Rank, Result, RmaQueue, RmaWindow};
@@ -87,8 +87,7 @@ impl Comm {
         config.check()?;
         let boot = threads::group(1).pop().map(|boot| Arc::new(boot) as Arc<dyn Bootstrap>);
         let boot = boot.ok_or_else(|| Error::Launch("bug: a group of one rank has none".into()))?;
-        let shared_memory = || ShmBackend::threads(ThreadSpace::new(1), boot.rank(), &config);
-        Self::over(provider::open_for_threads(&boot, &config, shared_memory)?, boot, config)
+        Self::over(provider::open_for_threads(&boot, &ThreadSpace::new(1), &config)?, boot, config)
     }
 
     /// One rank of a job of processes. A process can join one job, once.
@@ -211,13 +210,7 @@ fn decorate(mut backend: Rc<dyn Backend>, rank: Rank, config: &Config) -> Rc<dyn
 impl CommInner {
     /// What a collective call came to on all ranks: everywhere a value, or everywhere an error.
     pub(crate) fn all_or_none<T>(&self, call: &'static str, mine: Result<T>, deadline: Deadline) -> Result<T> {
-        let objection = self.boot.agree(mine.as_ref().err().map(Error::full_text), deadline);
-        // The own error says more than that the others could not be told of it.
-        let mine = mine?;
-        match objection? {
-            None => Ok(mine),
-            Some(Objection { rank, reason }) => Err(Error::CollectiveFailed { call, rank, reason }),
-        }
+        bootstrap::all_or_none(&*self.boot, call, mine, deadline)
     }
 
     /// Takes note of a queue that was committed.

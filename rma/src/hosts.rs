@@ -1,15 +1,19 @@
 //! Where the ranks of a job run: on which hosts, in which processes, on how many cores.
 //! Owns what every rank tells the others about it, once at start-up; knows no backend.
 
+use crate::shm::ThreadSpace;
 use crate::{Bootstrap, Deadline, Error, Rank, Result};
 use rustix::process::Pid;
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 
 /// What every rank said about where it runs.
 #[derive(Debug)]
 pub struct Hosts {
     rank: Rank,
     places: Vec<Whereabouts>,
+    /// The address space that all ranks share, where they are threads.
+    thread_space: Option<Arc<ThreadSpace>>,
 }
 
 /// What one rank says.
@@ -47,14 +51,19 @@ impl Hosts {
             }
             places.push(place);
         }
-        Ok(Self { rank, places })
+        Ok(Self { rank, places, thread_space: None })
+    }
+
+    /// The same where all ranks are threads of this process.
+    pub(crate) fn of_threads(self, space: &Arc<ThreadSpace>) -> Self {
+        Self { thread_space: Some(space.clone()), ..self }
     }
 
     /// Ranks on hosts of these names, as `rank` sees them.
     #[cfg(test)]
     pub(crate) fn of_names(rank: Rank, names: &[&str]) -> Self {
         let place = |name: &&str| Whereabouts { cores: own_cores(), process: 1, host: (*name).into(), backend: None };
-        Self { rank, places: names.iter().map(place).collect() }
+        Self { rank, places: names.iter().map(place).collect(), thread_space: None }
     }
 
     /// A rank that does not run on this host, if there is one.
@@ -91,6 +100,11 @@ impl Hosts {
         let mut processes: Vec<_> = self.places.iter().map(|place| (&place.host, place.process)).collect();
         processes.sort_unstable();
         processes.windows(2).any(|pair| pair[0] == pair[1])
+    }
+
+    /// The address space that all ranks share, where they are threads.
+    pub(crate) fn thread_space(&self) -> Option<&ThreadSpace> {
+        self.thread_space.as_deref()
     }
 
     /// The process of every rank.
@@ -145,19 +159,19 @@ mod tests {
 
     #[test]
     fn only_ranks_of_this_host_crowd_its_cores() {
-        let hosts = Hosts { rank: Rank(2), places: vec![on("a", 3), on("b", 1), on("a", 3), on("b", 2)] };
+        let hosts = Hosts { rank: Rank(2), places: vec![on("a", 3), on("b", 1), on("a", 3), on("b", 2)], thread_space: None };
         assert!(!hosts.crowded());
         assert_eq!((hosts.elsewhere(), hosts.local_rank()), (Some(Rank(1)), 1));
-        let hosts = Hosts { rank: Rank(1), places: vec![on("a", 1), on("a", 1)] };
+        let hosts = Hosts { rank: Rank(1), places: vec![on("a", 1), on("a", 1)], thread_space: None };
         assert!(hosts.crowded());
         assert_eq!((hosts.elsewhere(), hosts.local_rank()), (None, 1));
     }
 
     #[test]
     fn one_number_of_a_process_on_two_hosts_is_two_processes() {
-        let two = Hosts { rank: Rank(0), places: vec![on("a", 1), on("b", 1)] };
+        let two = Hosts { rank: Rank(0), places: vec![on("a", 1), on("b", 1)], thread_space: None };
         assert!(!two.share_a_process());
-        let one = Hosts { rank: Rank(0), places: vec![on("a", 1), on("b", 1), on("a", 1)] };
+        let one = Hosts { rank: Rank(0), places: vec![on("a", 1), on("b", 1), on("a", 1)], thread_space: None };
         assert!(one.share_a_process());
     }
 }

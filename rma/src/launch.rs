@@ -3,7 +3,7 @@
 
 use crate::bootstrap::threads::{self, ThreadsBootstrap};
 use crate::provider;
-use crate::shm::{ShmBackend, ThreadSpace};
+use crate::shm::ThreadSpace;
 use crate::{Bootstrap, Comm, Config, Error, Result};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -43,8 +43,7 @@ impl Comm {
                     let run = move || {
                         let _leaves = Leaves(boot.clone());
                         let boot: Arc<dyn Bootstrap> = boot;
-                        let shared_memory = || ShmBackend::threads(space.clone(), rank, config);
-                        Comm::over(provider::open_for_threads(&boot, config, shared_memory)?, boot, config.clone()).map(f)
+                        Comm::over(provider::open_for_threads(&boot, space, config)?, boot, config.clone()).map(f)
                     };
                     builder.spawn_scoped(scope, run).map_err(|cause| {
                         Error::os(format!("starting the thread of {rank} of {size}: use fewer ranks, or raise `ulimit -u`"), cause)

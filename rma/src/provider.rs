@@ -3,7 +3,7 @@
 
 use crate::backend::Backend;
 use crate::config::Token;
-use crate::shm::ShmBackend;
+use crate::shm::{ShmBackend, ThreadSpace};
 use crate::{Bootstrap, Config, Deadline, Error, Hosts, Purpose, Result};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,6 +13,11 @@ pub trait Provider: Send + Sync {
     /// What `RMA_BACKEND` calls it.
     fn name(&self) -> &'static str;
 
+    /// Whether it reaches ranks on other hosts. Then a job on several takes it by itself; else only where `RMA_BACKEND` names it.
+    fn spans_hosts(&self) -> bool {
+        true
+    }
+
     /// Collective: this rank's backend.
     fn open(&self, boot: &Arc<dyn Bootstrap>, hosts: &Hosts, config: &Config, deadline: Deadline) -> Result<Rc<dyn Backend>>;
 }
@@ -21,7 +26,8 @@ pub trait Provider: Send + Sync {
 static OFFERS: Mutex<Offers> = Mutex::new(Offers(Vec::new()));
 
 /// Lets this program use a backend: [`Comm::from_env`](crate::Comm::from_env), [`Comm::launch`](crate::Comm::launch) and the others
-/// take it when `RMA_BACKEND` names it, and when the ranks are on several hosts, which shared memory does not reach across.
+/// take it when `RMA_BACKEND` names it, and when the ranks are on several hosts, which shared memory does not reach across but it
+/// [does](Provider::spans_hosts).
 /// Offering it again changes nothing. Backends have a safe function of the same name that offers them.
 ///
 /// # Safety
@@ -36,19 +42,18 @@ pub fn names() -> Vec<&'static str> {
     offers().names()
 }
 
-/// Collective, for ranks that are threads of one process: the backend that the options name, else `shared_memory`.
-pub(crate) fn open_for_threads(
-    boot: &Arc<dyn Bootstrap>,
-    config: &Config,
-    shared_memory: impl FnOnce() -> ShmBackend,
-) -> Result<Rc<dyn Backend>> {
-    let Some(provider) = offers().named(config.backend.as_deref())? else { return Ok(Rc::new(shared_memory())) };
+/// Collective, for ranks that are threads of one process and share `space`: the backend that the options name, else shared memory.
+pub(crate) fn open_for_threads(boot: &Arc<dyn Bootstrap>, space: &Arc<ThreadSpace>, config: &Config) -> Result<Rc<dyn Backend>> {
+    let Some(provider) = offers().named(config.backend.as_deref())? else {
+        return Ok(Rc::new(ShmBackend::threads(space, boot.rank(), config)));
+    };
     let deadline = Deadline::after(config.setup_timeout).of(Purpose::SetUp);
-    provider.open(boot, &Hosts::gather(&**boot, config.backend.as_deref(), deadline)?, config, deadline)
+    let hosts = Hosts::gather(&**boot, config.backend.as_deref(), deadline)?.of_threads(space);
+    provider.open(boot, &hosts, config, deadline)
 }
 
 /// Collective, for ranks that are processes: the backend that the options name; without a name shared memory where it reaches
-/// every rank, else the first that was offered.
+/// every rank, else the first offer that spans hosts.
 pub(crate) fn open_for_processes(boot: &Arc<dyn Bootstrap>, config: &Config, token: Token) -> Result<Rc<dyn Backend>> {
     let deadline = Deadline::after(config.setup_timeout).of(Purpose::SetUp);
     let hosts = Hosts::gather(&**boot, config.backend.as_deref(), deadline)?;
@@ -80,7 +85,7 @@ impl Offers {
     /// `None`, asked and answered, is shared memory.
     fn for_hosts(&self, name: Option<&str>, hosts: &Hosts) -> Result<Option<&'static dyn Provider>> {
         match name {
-            None if hosts.elsewhere().is_some() => Ok(self.0.first().copied()),
+            None if hosts.elsewhere().is_some() => Ok(self.0.iter().find(|offer| offer.spans_hosts()).copied()),
             name => self.named(name),
         }
     }
@@ -114,6 +119,10 @@ mod tests {
             self.0
         }
 
+        fn spans_hosts(&self) -> bool {
+            self.0 != "abacus"
+        }
+
         fn open(&self, _: &Arc<dyn Bootstrap>, _: &Hosts, _: &Config, _: Deadline) -> Result<Rc<dyn Backend>> {
             Err(Error::Launch(format!("{} was opened", self.0)))
         }
@@ -139,15 +148,16 @@ mod tests {
     }
 
     #[test]
-    fn without_a_name_shared_memory_is_taken_on_one_host_and_the_first_offer_on_several() {
-        let offers = offers(&["pigeon", "verbs"]);
+    fn without_a_name_shared_memory_is_taken_on_one_host_and_the_first_offer_that_spans_them_on_several() {
+        let offers = offers(&["abacus", "pigeon", "verbs"]);
         assert_eq!(chosen(&offers, None, &["a", "a"]), Ok("shm"));
         assert_eq!(chosen(&offers, None, &["a", "a", "b"]), Ok("pigeon"));
     }
 
     #[test]
     fn a_name_is_taken_wherever_the_ranks_are() {
-        let offers = offers(&["pigeon", "verbs"]);
+        let offers = offers(&["pigeon", "verbs", "abacus"]);
+        assert_eq!(chosen(&offers, Some("abacus"), &["a", "b"]), Ok("abacus"));
         for hosts in [&["a", "a"][..], &["a", "b"]] {
             assert_eq!(chosen(&offers, Some("verbs"), hosts), Ok("verbs"));
             assert_eq!(chosen(&offers, Some("shm"), hosts), Ok("shm"));
@@ -221,7 +231,7 @@ mod tests {
         for threads in [true, false] {
             let errors = each_with(&[Some(NAME), Some(NAME)], |boot, config| {
                 let opened = if threads {
-                    open_for_threads(&boot, &config, || panic!("shared memory was not asked for"))
+                    open_for_threads(&boot, &ThreadSpace::new(2), &config)
                 } else {
                     open_for_processes(&boot, &config, Token([1; 16]))
                 };

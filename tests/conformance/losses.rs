@@ -199,7 +199,8 @@ fn a_commit_that_fails_on_one_rank_alone_is_closed_to_the_others() {
         let (done, space) = (done.clone(), space.clone());
         std::thread::spawn(move || {
             let (rank, armed, built) = (boot.rank(), Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
-            let backend = Building { shm: ShmBackend::threads(space, rank, &config()), armed: armed.clone(), built: built.clone() };
+            let backend =
+                Building { shm: ShmBackend::threads(&space, rank, &config()), armed: armed.clone(), built: built.clone() };
             // SAFETY: the library's own backend and bootstrap under wrappers that change nothing but one result, into an error that
             // every bootstrap may give; used through this Comm alone.
             #[expect(unsafe_code, reason = "a rank that fails where no other does has to be put together by hand")]

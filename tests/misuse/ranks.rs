@@ -43,7 +43,7 @@ fn two_groups_that_share_a_space_keep_their_memory_apart() {
     let space = ThreadSpace::new(1);
     let comms = [(); 2].map(|()| {
         let boot = group(1).pop().map(Arc::new).expect("a group of one");
-        let backend = ShmBackend::threads(space.clone(), Rank(0), &Config::default());
+        let backend = ShmBackend::threads(&space, Rank(0), &Config::default());
         // SAFETY: the library's own backend and bootstrap; the space is made to be shared.
         #[expect(unsafe_code, reason = "groups that share a space have to be put together by hand")]
         unsafe { Comm::new(Rc::new(backend), boot, Config::default()) }.expect("a place")
@@ -82,7 +82,7 @@ fn ranks_with_different_numbers_of_rails() {
                     let mut config = Config::default();
                     config.rails = Some(rails);
                     config.setup_timeout = Duration::from_secs(20);
-                    let backend = ShmBackend::threads(space, boot.rank(), &config);
+                    let backend = ShmBackend::threads(&space, boot.rank(), &config);
                     // SAFETY: the library's own backend and bootstrap, used through this Comm alone.
                     #[expect(unsafe_code, reason = "ranks that differ in their options have to be put together by hand")]
                     let comm = unsafe { Comm::new(Rc::new(backend), boot, config) }.expect("a place");

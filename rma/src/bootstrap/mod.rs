@@ -72,6 +72,18 @@ pub struct Objection {
     pub reason: String,
 }
 
+/// Collective: what came of `call` on this rank, if it came to something on all ranks; else this rank's own error, or what the lowest
+/// objecting rank says.
+pub fn all_or_none<T>(boot: &dyn Bootstrap, call: &'static str, mine: Result<T>, deadline: Deadline) -> Result<T> {
+    let objection = boot.agree(mine.as_ref().err().map(Error::full_text), deadline);
+    // The own error says more than that the others could not be told of it.
+    let mine = mine?;
+    match objection? {
+        None => Ok(mine),
+        Some(Objection { rank, reason }) => Err(Error::CollectiveFailed { call, rank, reason }),
+    }
+}
+
 /// Messages together with the rank at their other end.
 pub type Messages = Vec<(Rank, Vec<u8>)>;
 

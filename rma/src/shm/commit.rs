@@ -10,7 +10,7 @@ use super::region::Region;
 use super::space::RegionId;
 use super::window::region_of;
 use crate::backend::{Chain, Committed};
-use crate::bootstrap::Objection;
+use crate::bootstrap::all_or_none;
 use crate::{Bootstrap, Deadline, Error, QueueId, Rail, Rank, Result};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -61,15 +61,12 @@ pub(super) fn commit(
     let cards = write_cards(shared, chain, &mut taken);
     let partners = exchange_cards(chain, cards, boot, deadline);
     // Regions change hands between partners alone, so all must know first whether all are ready for it.
-    let objection = boot.agree(partners.as_ref().err().map(Error::full_text), deadline);
-    let partners = match (partners, objection) {
-        (Ok(partners), Ok(None)) => partners,
-        (partners, objection) => {
+    let partners = match all_or_none(boot, "commit", partners, deadline) {
+        Ok(partners) => partners,
+        Err(error) => {
             // Nobody builds anything, so nobody will write these counters.
             taken.give_back();
-            partners?;
-            let Some(Objection { rank, reason }) = objection? else { unreachable!("bug: an objection without words") };
-            return Err(Error::CollectiveFailed { call: "commit", rank, reason });
+            return Err(error);
         }
     };
     let started = partners.started;
@@ -77,7 +74,7 @@ pub(super) fn commit(
     let received = hand_over(shared, chain, &partners, boot, deadline)?;
     let mut reach = Reach { shared, used: Vec::new() };
 
-    let mut built = ShmCommitted::new(chain.clone(), shared.crowded, reach.own(started)?, reach.own_bell()?);
+    let mut built = ShmCommitted::new(chain.clone(), shared.space.patience(), reach.own(started)?, reach.own_bell()?);
     for (&peer, partner) in &partners {
         let bell = reach.bell(peer, partner.theirs.bell)?;
         built.peers.push((peer, reach.counter(peer, partner.theirs.started)?));

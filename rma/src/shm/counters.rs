@@ -15,7 +15,7 @@ use std::time::Duration;
 /// Bit 0 is set once the writer has closed its part; the bits above hold the epoch. So `epoch << 1` compares right with both.
 #[derive(Debug)]
 #[repr(transparent)]
-pub(crate) struct Counter(AtomicU64);
+pub struct Counter(AtomicU64);
 
 const CLOSED: u64 = 1;
 
@@ -26,13 +26,13 @@ impl Counter {
     }
 
     /// Back to "never", before the counter is handed to a new writer. Only while nobody else uses it.
-    pub(crate) fn reset(&self) {
+    pub fn reset(&self) {
         self.0.store(0, Ordering::Relaxed);
     }
 
     /// Publishes that everything of `epoch` is done.
     #[inline]
-    pub(crate) fn publish(&self, epoch: Epoch) {
+    pub fn publish(&self, epoch: Epoch) {
         // Release: pairs with the Acquire in `reached`. For an arrival it publishes the copies of this epoch; for a credit it
         // keeps the reads of the epoch before it from sinking below.
         self.publish_with(epoch, Ordering::Release);
@@ -45,20 +45,20 @@ impl Counter {
 
     /// Whether the writer has published `epoch`.
     #[inline]
-    pub(crate) fn reached(&self, epoch: Epoch) -> bool {
+    pub fn reached(&self, epoch: Epoch) -> bool {
         // Acquire: pairs with the Release in `publish`.
         self.0.load(Ordering::Acquire) >= epoch.0 << 1
     }
 
     /// Says that nothing more will come. Called by the writer.
-    pub(crate) fn close(&self) {
+    pub fn close(&self) {
         // The writer is the only one that stores, so its own Relaxed load is current. Release: the reader takes a closed counter
         // for "no more writes".
         self.0.store(self.0.load(Ordering::Relaxed) | CLOSED, Ordering::Release);
     }
 
     /// The last published epoch, and whether the writer has closed.
-    pub(crate) fn look(&self) -> (Epoch, bool) {
+    pub fn look(&self) -> (Epoch, bool) {
         // Acquire: pairs with the Release in `close`, after which the reader gives the memory to others.
         let value = self.0.load(Ordering::Acquire);
         (Epoch(value >> 1), value & CLOSED != 0)
@@ -71,7 +71,7 @@ impl Counter {
 /// and then looks at the bell. Both put a SeqCst fence in between, so at least one of them sees the other.
 #[derive(Debug)]
 #[repr(transparent)]
-pub(crate) struct Bell(AtomicU32);
+pub struct Bell(AtomicU32);
 
 /// What the bell holds while its owner sleeps.
 const SLEEPING: u32 = 1;
@@ -83,7 +83,7 @@ impl Bell {
     }
 
     /// The owner is about to sleep; it must look at its counters once more after this.
-    pub(crate) fn prepare(&self) {
+    pub fn prepare(&self) {
         self.prepare_with(Ordering::SeqCst);
     }
 
@@ -94,13 +94,13 @@ impl Bell {
     }
 
     /// The owner is awake again.
-    pub(crate) fn awake(&self) {
+    pub fn awake(&self) {
         self.0.store(0, Ordering::Relaxed);
     }
 
     /// After a counter was published: whether the owner sleeps and must be woken by this caller.
     #[inline]
-    pub(crate) fn ring(&self) -> bool {
+    pub fn ring(&self) -> bool {
         self.ring_with(Ordering::SeqCst)
     }
 
@@ -113,7 +113,7 @@ impl Bell {
     }
 
     /// Sleeps until somebody wakes, unless the bell was rung since `prepare`; at most `limit`.
-    pub(crate) fn sleep(&self, limit: Duration) {
+    pub fn sleep(&self, limit: Duration) {
         if let Ok(limit) = futex::Timespec::try_from(limit) {
             // Every way out (woken, rung before, time over, a signal) is a reason to look at the counters again. Shared, not
             // private: the writer may be another process.
@@ -122,7 +122,7 @@ impl Bell {
     }
 
     /// Wakes the owner.
-    pub(crate) fn wake(&self) {
+    pub fn wake(&self) {
         // Nobody left to wake is as good as woken.
         let _ = futex::wake(self.word(), futex::Flags::empty(), 1);
     }

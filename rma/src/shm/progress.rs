@@ -1,10 +1,11 @@
-//! Start and wait: copies, counters, and how a waiting rank gives its core away.
+//! Start and wait: copies and counters.
 //! Owns the hot path. Nothing here allocates, locks or, while every rank has a core, calls the system.
 
 use super::board::Slot;
 use super::copy::Copy;
 use super::counters::{Bell, Counter};
 use super::device::Shared;
+use super::patience::Patience;
 use super::region::Region;
 use crate::backend::{Chain, Committed, Lack, Missing, Progress};
 use crate::{Epoch, Rail, Rank, Result};
@@ -49,7 +50,7 @@ pub(super) struct ShmCommitted {
     epoch: Epoch,
     /// Whether lanes wait for credits.
     credited: bool,
-    crowded: bool,
+    patience: Patience,
     closed: bool,
     pub(super) lanes: Vec<Lane>,
     pub(super) expected: Vec<Expected>,
@@ -69,18 +70,13 @@ pub(super) struct ShmCommitted {
     regions: Vec<Arc<Region>>,
 }
 
-/// Turns of `park` in which a rank with a core of its own keeps it.
-const PATIENT_TURNS: u32 = 40;
-/// Turns of `park`, each after many polls that yield, before a crowded rank sleeps.
-const YIELDING_TURNS: u32 = 4;
-
 impl ShmCommitted {
-    pub(super) fn new(chain: Rc<Chain>, crowded: bool, started: NonNull<Counter>, own_bell: NonNull<Bell>) -> Self {
+    pub(super) fn new(chain: Rc<Chain>, patience: Patience, started: NonNull<Counter>, own_bell: NonNull<Bell>) -> Self {
         Self {
             credited: chain.credits,
             chain,
             epoch: Epoch(0),
-            crowded,
+            patience,
             closed: false,
             lanes: Vec::new(),
             expected: Vec::new(),
@@ -125,12 +121,11 @@ impl ShmCommitted {
         self.ring(lane.bell);
     }
 
-    /// Wakes the owner of a bell if it sleeps. With a core for every rank nobody sleeps.
+    /// Wakes the owner of a bell if it sleeps.
     #[inline]
     fn ring(&self, bell: NonNull<Bell>) {
-        if self.crowded {
-            ring_crowded(bell);
-        }
+        // SAFETY: points into a partner's board, which `regions` keeps mapped.
+        self.patience.ring(unsafe { bell.as_ref() });
     }
 
     /// Posts the lanes whose credit has come meanwhile.
@@ -163,27 +158,6 @@ impl ShmCommitted {
         if self.unposted.is_empty() { Progress::Done } else { Progress::Pending }
     }
 
-    /// Between two looks: leaves the core to whoever may bring what is missing, if it wants one.
-    #[inline]
-    fn relax(&self) {
-        if self.crowded {
-            rustix::thread::sched_yield();
-        } else {
-            std::hint::spin_loop();
-        }
-    }
-
-    /// Sleeps until a partner rings, at most `limit`.
-    fn sleep(&mut self, limit: Duration) {
-        // SAFETY: points into the own board, which `regions` keeps mapped.
-        let bell = unsafe { self.own_bell.as_ref() };
-        bell.prepare();
-        if self.look() == Progress::Pending {
-            bell.sleep(limit);
-        }
-        bell.awake();
-    }
-
     fn peer_epoch(&self, peer: Rank) -> Option<Epoch> {
         let (_, started) = self.peers.iter().find(|(rank, _)| *rank == peer)?;
         // SAFETY: points into the peer's board, which `regions` keeps mapped.
@@ -194,15 +168,6 @@ impl ShmCommitted {
     fn written_by_partners(&self) -> impl Iterator<Item = (Rank, NonNull<Counter>)> {
         let arrivals = self.expected.iter().map(|expected| (expected.origin, expected.counter));
         arrivals.chain(self.lanes.iter().map(|lane| (lane.target, lane.granted)))
-    }
-}
-
-#[cold]
-fn ring_crowded(bell: NonNull<Bell>) {
-    // SAFETY: points into a partner's board, which the caller's `regions` keep mapped.
-    let bell = unsafe { bell.as_ref() };
-    if bell.ring() {
-        bell.wake();
     }
 }
 
@@ -230,7 +195,7 @@ impl Committed for ShmCommitted {
             return Ok(Progress::Done);
         }
         for _ in 1..rounds {
-            self.relax();
+            self.patience.relax();
             if self.look() == Progress::Done {
                 return Ok(Progress::Done);
             }
@@ -249,11 +214,9 @@ impl Committed for ShmCommitted {
     }
 
     fn park(&mut self, turn: u32, limit: Duration) {
-        match self.crowded {
-            false if turn < PATIENT_TURNS => {}
-            true if turn >= YIELDING_TURNS => self.sleep(limit),
-            _ => rustix::thread::sched_yield(),
-        }
+        // SAFETY: points into the own board, which `regions` keeps mapped, also while `look` changes what is looked for.
+        let bell = unsafe { self.own_bell.as_ref() };
+        self.patience.park(turn, limit, bell, || self.look() == Progress::Done);
     }
 
     fn missing(&self) -> Vec<Missing> {
@@ -300,7 +263,7 @@ impl Committed for ShmCommitted {
         ranks.dedup();
         // Who has ended does not write any more.
         let shared = self.taken.as_ref().map(|taken| &taken.shared);
-        ranks.retain(|&rank| !shared.is_some_and(|shared| shared.has_ended(rank)));
+        ranks.retain(|&rank| !shared.is_some_and(|shared| shared.space.has_ended(rank)));
         ranks
     }
 
@@ -321,8 +284,7 @@ impl Committed for ShmCommitted {
         for expected in &self.expected {
             let _ = writeln!(text, "from {} on {}: one notification", expected.origin, expected.rail);
         }
-        let waiting = if self.crowded { "spin, yield, then sleep (more ranks than cores)" } else { "spin (a core for every rank)" };
-        let _ = write!(text, "waiting: {waiting}");
+        let _ = write!(text, "waiting: {}", self.patience.describe());
         text
     }
 }

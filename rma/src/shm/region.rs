@@ -10,7 +10,7 @@ use std::ptr::NonNull;
 
 /// Zeroed memory, aligned to a page. Others may write it at any time, so it is only given out as a pointer.
 #[derive(Debug)]
-pub(super) struct Region {
+pub struct Region {
     base: NonNull<u8>,
     len_bytes: usize,
     /// The memfd, on the rank that made it.
@@ -84,7 +84,7 @@ impl Region {
 
     /// Has the kernel provide the pages of a range now, so that a lack of memory is an error here and not a signal later, and the
     /// first exchange is as fast as the others. The range lies inside the region.
-    pub(super) fn populate(&self, bytes: Range<usize>) -> Result<()> {
+    pub fn populate(&self, bytes: Range<usize>) -> Result<()> {
         let page = rustix::param::page_size();
         let first = bytes.start / page * page;
         let end = bytes.end.next_multiple_of(page).min(map_len(self.len_bytes));
@@ -104,11 +104,13 @@ impl Region {
         }
     }
 
-    pub(super) fn base(&self) -> NonNull<u8> {
+    /// The first byte.
+    pub fn base(&self) -> NonNull<u8> {
         self.base
     }
 
-    pub(super) fn len_bytes(&self) -> usize {
+    /// How many bytes were asked for.
+    pub fn len_bytes(&self) -> usize {
         self.len_bytes
     }
 

@@ -1,9 +1,15 @@
 //! Who has which region: one table for all thread ranks of a process, or one a process, filled by handed-over descriptors.
-//! Owns the numbering of regions; knows neither windows nor queues.
+//! Owns the numbering of regions, and what is known of the ranks that have them; knows neither windows nor queues.
 
 use super::handover::Handover;
+use super::patience::Patience;
 use super::region::Region;
-use crate::{Bootstrap, Deadline, QueueId, Rank, Result};
+use crate::config::Token;
+use crate::hosts::{Hosts, own_cores};
+use crate::{Bootstrap, Deadline, Error, QueueId, Rank, Result};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 /// A region of a rank: numbered alike by no two regions of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub(super) struct RegionId(pub(super) u32);
+pub struct RegionId(pub u32);
 
 /// The regions of ranks that share an address space: one is made for all threads of a job.
 #[derive(Debug)]
@@ -26,10 +32,6 @@ impl ThreadSpace {
     /// For so many ranks.
     pub fn new(size: u32) -> Arc<Self> {
         Arc::new(Self { size, regions: Table::default(), next: Arc::default() })
-    }
-
-    pub(super) fn size(&self) -> u32 {
-        self.size
     }
 }
 
@@ -54,32 +56,80 @@ impl Table {
     }
 }
 
-/// The regions that this rank can reach.
+/// The regions that this rank can reach, on one host with all others: what shared memory is made of, and every backend whose ranks
+/// write each other's memory as shared memory does.
 #[derive(Debug)]
-pub(super) struct Space {
+pub struct Space {
     rank: Rank,
     regions: Table,
     next: Arc<AtomicU32>,
     /// How regions come from other processes; `None` where all ranks are threads.
     handover: Option<Handover>,
+    /// The processes of the ranks; empty where all are threads of one.
+    processes: Vec<Pid>,
+    crowded: bool,
 }
 
 impl Space {
-    pub(super) fn threads(shared: &ThreadSpace, rank: Rank) -> Self {
-        Self { rank, regions: shared.regions.clone(), next: shared.next.clone(), handover: None }
+    /// For a rank that is one of the threads of this process.
+    pub fn threads(shared: &ThreadSpace, rank: Rank) -> Self {
+        let crowded = shared.size > own_cores().count_ones();
+        let (regions, next) = (shared.regions.clone(), shared.next.clone());
+        Self { rank, regions, next, handover: None, processes: Vec::new(), crowded }
     }
 
-    pub(super) fn processes(rank: Rank, handover: Handover) -> Self {
-        Self { rank, regions: Table::default(), next: Arc::default(), handover: Some(handover) }
+    /// Collective: for a rank that is a process. Refuses when the ranks are not all on this host.
+    pub(super) fn processes(boot: &dyn Bootstrap, hosts: &Hosts, token: Token, deadline: Deadline) -> Result<Self> {
+        if let Some(rank) = hosts.elsewhere() {
+            return Err(Error::Launch(format!(
+                "{} runs on another host than {rank}: shared memory does not reach across; start all ranks on one host (and in one \
+                 container), or use a backend for several: build the program with one (rma-verbs for RDMA devices), and unset \
+                 RMA_BACKEND or name it there",
+                boot.rank()
+            )));
+        }
+        let handover = Some(Handover::open(boot, token, deadline)?);
+        let (rank, processes, crowded) = (boot.rank(), hosts.processes(), hosts.crowded());
+        Ok(Self { rank, regions: Table::default(), next: Arc::default(), handover, processes, crowded })
+    }
+
+    /// Collective: for ranks that are threads or processes, as `hosts` says. Refuses when they are not all on this host.
+    pub fn open(boot: &dyn Bootstrap, hosts: &Hosts, deadline: Deadline) -> Result<Self> {
+        if let Some(space) = hosts.thread_space() {
+            return Ok(Self::threads(space, boot.rank()));
+        }
+        let tokens = boot.allgather(&Token::random()?.0, deadline)?;
+        let token = tokens.first().and_then(|token| token.as_slice().try_into().ok()).map(Token);
+        let malformed = || Error::Malformed { what: "token", from: Rank(0).to_string(), reason: "it has not 16 bytes".into() };
+        Self::processes(boot, hosts, token.ok_or_else(malformed)?, deadline)
+    }
+
+    /// How this rank waits for the others.
+    pub fn patience(&self) -> Patience {
+        Patience::new(self.crowded)
+    }
+
+    /// Whether a rank's process has ended, so that it certainly writes no more. A thread is never said to have ended: it closes
+    /// its queues when it does.
+    pub fn has_ended(&self, rank: Rank) -> bool {
+        let Some(&process) = self.processes.get(rank.index()) else { return false };
+        match rustix::process::pidfd_open(process, PidfdFlags::empty()) {
+            // Readable once the process has ended, also while nobody has asked for its status yet.
+            Ok(process) => {
+                let mut ended = [PollFd::new(&process, PollFlags::IN)];
+                rustix::event::poll(&mut ended, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
+            }
+            Err(cause) => cause == Errno::SRCH,
+        }
     }
 
     /// Whether a peer's memory is mapped here a second time, and so not in this rank's page tables yet.
-    pub(super) fn maps_peers_anew(&self) -> bool {
+    pub fn maps_peers_anew(&self) -> bool {
         self.handover.is_some()
     }
 
     /// A new region of this rank, for peers to reach.
-    pub(super) fn make(&self, len_bytes: usize) -> Result<(RegionId, Arc<Region>)> {
+    pub fn make(&self, len_bytes: usize) -> Result<(RegionId, Arc<Region>)> {
         let region = match self.handover {
             None => Region::private(len_bytes),
             Some(_) => Region::shareable(len_bytes),
@@ -91,12 +141,12 @@ impl Space {
     }
 
     /// A region of a rank, if it is alive and known here.
-    pub(super) fn find(&self, rank: Rank, id: RegionId) -> Option<Arc<Region>> {
+    pub fn find(&self, rank: Rank, id: RegionId) -> Option<Arc<Region>> {
         self.regions.lock().get(&(rank, id)).and_then(Weak::upgrade)
     }
 
     /// The regions of a peer that were handed over before, held so that they stay.
-    pub(super) fn known(&self, peer: Rank) -> Vec<(RegionId, Arc<Region>)> {
+    pub fn known(&self, peer: Rank) -> Vec<(RegionId, Arc<Region>)> {
         if self.handover.is_none() {
             return Vec::new();
         }
@@ -106,7 +156,7 @@ impl Space {
     }
 
     /// Collective among partners: hands own regions to `outgoing` and receives, and keeps, those of `incoming`.
-    pub(super) fn hand_over(
+    pub fn hand_over(
         &self,
         queue: QueueId,
         outgoing: &[(Rank, RegionId)],
