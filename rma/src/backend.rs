@@ -17,10 +17,12 @@
 //! 9. `start`, `poll` and `grant` do not allocate, lock or call the system while ranks have a core each.
 //! 10. A rank's backend, with all that it makes, is used by the thread that opened it and by no other: it needs neither locks nor
 //!     `Send`, and may rest on libraries that are bound to a thread.
+//! 11. A backend with [`Caps::virtual_time`] keeps a clock for each rank, which moves by what the program does and by nothing else:
+//!     [`Committed::settle`] says that the program has been told of the end of an epoch. `poll` may come at any time, and moves it not.
 
 use crate::layout::Blocks;
 use crate::memory::available_bytes;
-use crate::{Bootstrap, Deadline, Epoch, Error, QueueId, Rail, Rank, Result, WindowId};
+use crate::{Bootstrap, Deadline, Epoch, Error, QueueId, Rail, Rank, Result, VirtualSpan, WindowId};
 use std::any::Any;
 use std::fmt::Debug;
 use std::ptr::NonNull;
@@ -46,6 +48,8 @@ pub struct Caps {
     pub max_window_bytes: u64,
     /// The most puts of one chain on one rank.
     pub max_chain_puts: u64,
+    /// Whether it emulates a device and keeps that device's time.
+    pub virtual_time: bool,
 }
 
 impl Caps {
@@ -59,6 +63,7 @@ impl Caps {
             polls_per_look: 1000,
             max_window_bytes: 1 << 46,
             max_chain_puts: 1 << 24,
+            virtual_time: false,
         }
     }
 }
@@ -216,6 +221,11 @@ pub trait Backend {
 
     /// Builds everything an exchange needs, so that starting it is one call.
     fn commit(&self, chain: Rc<Chain>, boot: &dyn Bootstrap, deadline: Deadline) -> Result<Box<dyn Committed>>;
+
+    /// This rank's time on the emulated device, for a backend with [`Caps::virtual_time`].
+    fn virtual_now(&self) -> Option<Duration> {
+        None
+    }
 }
 
 /// A chain, native and prebuilt.
@@ -229,6 +239,12 @@ pub trait Committed {
 
     /// Posts what waited for a credit, counts completions and arrivals; up to `rounds` times, sooner when done.
     fn poll(&mut self, rounds: u32) -> Result<Progress>;
+
+    /// The program learns now that the epoch is done: this rank's virtual clock is not before its end from here on. Called once an
+    /// epoch after `poll` has said [`Progress::Done`], where there is [`Caps::virtual_time`].
+    fn settle(&mut self) -> Option<VirtualSpan> {
+        None
+    }
 
     /// Gives every origin the credit for `epoch`.
     fn grant(&mut self, epoch: Epoch) -> Result<()>;

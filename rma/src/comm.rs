@@ -156,6 +156,12 @@ impl Comm {
         &self.inner.config
     }
 
+    /// The time of this rank on an emulated device, from when it was opened: the same on every run. `None` on a backend that takes
+    /// the time it takes. What goes over the [bootstrap](Self::bootstrap) and what the program computes takes none of it.
+    pub fn virtual_now(&self) -> Option<Duration> {
+        self.inner.backend.virtual_now()
+    }
+
     /// Set-up communication between the ranks, for what a program wants to agree on itself. Not for the hot path.
     pub fn bootstrap(&self) -> &dyn Bootstrap {
         &*self.inner.boot

@@ -4,6 +4,7 @@
 use crate::fault::FaultPlan;
 use crate::launcher::Foreign;
 use crate::{Error, Rank, Result, trace};
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use std::os::fd::IntoRawFd;
 use std::path::PathBuf;
@@ -17,7 +18,7 @@ pub struct Config {
     /// `RMA_RANKS`: how many threads [`Comm::launch`](crate::Comm::launch) makes, instead of the program's own number.
     pub ranks: Option<u32>,
     /// `RMA_BACKEND`: which of the [offered](crate::provider::offer) backends to use. Without it shared memory where it reaches
-    /// every rank, else the first that was offered.
+    /// every rank, else the first offered one that spans hosts.
     pub backend: Option<String>,
     /// `RMA_RAILS`: how many rails to have, 1 to [`MAX_RAILS`]. Without it shared memory has 4, other backends what there is.
     pub rails: Option<u16>,
@@ -31,6 +32,8 @@ pub struct Config {
     pub trace: Option<PathBuf>,
     /// `RMA_FAULTS`: what is to go wrong on purpose, as in `seed=7,delay=100,kill=2@5`. For tests.
     pub faults: Option<FaultPlan>,
+    /// Variables of backends, as `RMA_PEACH2_MEMORY`, that the program sets itself: they go before those of the environment.
+    pub variables: BTreeMap<String, String>,
     /// The stack of each rank of [`Comm::threads`](crate::Comm::threads); `None` for the default of the standard library.
     pub stack_bytes: Option<usize>,
 }
@@ -52,6 +55,7 @@ impl Default for Config {
             stall_report: Duration::from_secs(10),
             trace: None,
             faults: None,
+            variables: BTreeMap::new(),
             stack_bytes: None,
         }
     }
@@ -143,6 +147,11 @@ impl Config {
     /// The options alone, for a process that has its place from somewhere else; see [`Comm::join`](crate::Comm::join).
     pub fn options_from_env() -> Result<Self> {
         Self::from_variables(|name| std::env::var(name).ok()).map(|(config, _)| config)
+    }
+
+    /// A variable of a backend: what the program has set, else what the environment says.
+    pub fn variable(&self, name: &str) -> Option<String> {
+        self.variables.get(name).cloned().or_else(|| std::env::var(name).ok())
     }
 
     /// Names the first of these variables that cannot be used, as [`from_env`](Self::from_env) would.

@@ -4,7 +4,7 @@
 //! Every chain is committed rail by rail, so that each rail can be started and polled by itself.
 
 use crate::backend::{Backend, Caps, Chain, Committed, Incoming, Missing, Progress, WindowMem, WindowSpec};
-use crate::{Bootstrap, Deadline, Epoch, Error, Rail, Rank, Result};
+use crate::{Bootstrap, Deadline, Epoch, Error, Rail, Rank, Result, VirtualSpan};
 use fastrand::Rng;
 use std::rc::Rc;
 use std::str::FromStr;
@@ -95,6 +95,10 @@ impl Backend for Faulty {
         let random = Rng::with_seed(self.plan.seed ^ (u64::from(self.rank.0) << 32) ^ u64::from(chain.queue.0));
         let rails = rails.collect::<Result<_>>()?;
         Ok(Box::new(FaultyCommitted { rails, random, plan: self.plan, rank: self.rank, epoch: Epoch(0) }))
+    }
+
+    fn virtual_now(&self) -> Option<Duration> {
+        self.inner.virtual_now()
     }
 }
 
@@ -195,6 +199,10 @@ impl Committed for FaultyCommitted {
             std::hint::spin_loop();
         }
         Ok(Progress::Pending)
+    }
+
+    fn settle(&mut self) -> Option<VirtualSpan> {
+        self.rails.iter_mut().filter_map(|rail| rail.committed.settle()).reduce(VirtualSpan::join)
     }
 
     fn grant(&mut self, epoch: Epoch) -> Result<()> {

@@ -61,6 +61,7 @@ pub mod provider;
 mod queue;
 pub mod shm;
 pub mod trace;
+mod virtual_time;
 #[allow(unsafe_code, reason = "leases turn window memory into slices, and a start rests on what they guarantee")]
 mod window;
 
@@ -74,6 +75,7 @@ pub use hosts::Hosts;
 pub use ids::{Epoch, QueueId, Rail, Rank, WindowId};
 pub use message::MsgHandle;
 pub use queue::{Arrived, InFlight, Open, Ready, RmaQueue};
+pub use virtual_time::VirtualSpan;
 pub use window::claims::Exposure;
 pub use window::leases::{ReadLease, WriteLease};
 pub use window::{FreeError, RmaWindow};

@@ -2,7 +2,7 @@
 //! Owns the events and their file; where it is not asked for it is not there, so it costs nothing.
 
 use crate::backend::{Backend, Caps, Chain, Committed, Missing, Progress, WindowMem, WindowSpec};
-use crate::{Bootstrap, Deadline, Epoch, Error, QueueId, Rank, Result};
+use crate::{Bootstrap, Deadline, Epoch, Error, QueueId, Rank, Result, VirtualSpan};
 use std::collections::VecDeque;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -176,6 +176,10 @@ impl Backend for Traced {
         committed.note(What::Commit, at_ns, now_ns());
         Ok(Box::new(committed))
     }
+
+    fn virtual_now(&self) -> Option<Duration> {
+        self.inner.virtual_now()
+    }
 }
 
 struct TracedCommitted {
@@ -213,6 +217,10 @@ impl Committed for TracedCommitted {
             self.note(What::Flight, at_ns, now_ns());
         }
         Ok(progress)
+    }
+
+    fn settle(&mut self) -> Option<VirtualSpan> {
+        self.inner.settle()
     }
 
     fn grant(&mut self, epoch: Epoch) -> Result<()> {

@@ -76,7 +76,7 @@ const FAREWELL: Duration = Duration::from_secs(2);
 impl VerbsBackend {
     /// Collective: opens this rank's devices. All ranks must have the same number of rails.
     pub fn open(boot: &Arc<dyn Bootstrap>, hosts: &Hosts, config: &Config, deadline: Deadline) -> Result<Self> {
-        let opened = Options::from_env().and_then(|options| {
+        let opened = Options::of(config).and_then(|options| {
             let rails = ports::rails(&options, boot.rank(), hosts.local_rank(), config.rails)?;
             let rails = rails.into_iter().map(RailDevice::open).collect::<Result<Vec<_>>>()?;
             for (index, rail) in rails.iter().enumerate() {

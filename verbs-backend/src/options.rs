@@ -1,6 +1,6 @@
 //! What can be set from outside, beside what every backend takes. The environment is read here and nowhere else in this crate.
 
-use rma::{Error, Result};
+use rma::{Config, Error, Result};
 use std::str::FromStr;
 
 /// Options of this backend.
@@ -93,6 +93,11 @@ impl Options {
     /// The options from the environment of this process.
     pub fn from_env() -> Result<Self> {
         Self::from_variables(|name| std::env::var(name).ok())
+    }
+
+    /// The options of a job: what the program has set, else what the environment says.
+    pub fn of(config: &Config) -> Result<Self> {
+        Self::from_variables(|name| config.variable(name))
     }
 
     /// Names the first of these variables that cannot be used, as [`from_env`](Self::from_env) would.

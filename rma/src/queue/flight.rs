@@ -4,7 +4,7 @@
 use super::Ready;
 use crate::lifecycle::Call;
 use crate::window::leases::{self, ReadLease, WriteLease};
-use crate::{Epoch, Error, Result, RmaWindow};
+use crate::{Epoch, Error, Result, RmaWindow, VirtualSpan};
 use bytemuck::Pod;
 use std::ops::RangeBounds;
 use std::rc::Rc;
@@ -55,6 +55,9 @@ impl<'q> InFlight<'q> {
             && let Some(queue) = &mut self.queue
         {
             self.done = queue.test()?;
+            if self.done {
+                queue.settle();
+            }
         }
         Ok(self.done)
     }
@@ -66,11 +69,20 @@ impl<'q> InFlight<'q> {
         let Some(queue) = self.queue.take() else { unreachable!("bug: a flight without a queue") };
         if !self.done {
             queue.wait()?;
+            queue.settle();
         }
         if let Ok(arrived) = queue.life.get().after(Call::Arrive) {
             queue.life.set(arrived);
         }
         Ok(Arrived { queue })
+    }
+}
+
+impl InFlight<'_> {
+    /// When the epoch was under way on an emulated device, once [`test`](Self::test) has said that it is complete. `None` on a backend
+    /// without a [virtual clock](crate::Comm::virtual_now).
+    pub fn virtual_span(&self) -> Option<VirtualSpan> {
+        self.queue.as_ref().filter(|_| self.done)?.virtual_span
     }
 }
 
@@ -96,6 +108,12 @@ impl Arrived<'_> {
     /// The epoch that has arrived.
     pub fn epoch(&self) -> Epoch {
         self.queue.life.get().epoch()
+    }
+
+    /// When the epoch was under way on an emulated device. `None` on a backend without a
+    /// [virtual clock](crate::Comm::virtual_now).
+    pub fn virtual_span(&self) -> Option<VirtualSpan> {
+        self.queue.virtual_span
     }
 
     /// Elements that may be read, over a range of bytes of this rank's part of `window`: received ranges of this queue, and

@@ -13,7 +13,7 @@ use crate::comm::{Active, CommInner};
 use crate::lifecycle::{Call, Lifecycle, Phase};
 use crate::window::WindowInner;
 use crate::window::claims::{self, Exposure, Part};
-use crate::{Epoch, Error, MsgHandle, QueueId, Rank, Result, RmaWindow};
+use crate::{Epoch, Error, MsgHandle, QueueId, Rank, Result, RmaWindow, VirtualSpan};
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -107,6 +107,10 @@ pub struct Ready {
     active: Option<Rc<Active>>,
     /// How many polls before a wait looks at the clock.
     polls_per_look: u32,
+    /// Whether epochs have a time on an emulated device ..
+    virtual_time: bool,
+    /// .. and that of the last one that the program has waited for.
+    virtual_span: Option<VirtualSpan>,
     /// The waiting of this epoch, once it takes long.
     watch: Option<Watch>,
     /// The first error, once there was one.
@@ -341,6 +345,16 @@ impl Ready {
         }
     }
 
+    /// The program has been told that the epoch is done.
+    #[inline]
+    fn settle(&mut self) {
+        if self.virtual_time
+            && let Some(active) = &self.active
+        {
+            self.virtual_span = active.committed.borrow_mut().settle();
+        }
+    }
+
     /// Has the backend send what it holds back. Errors come up again when the queue is waited for.
     #[cold]
     fn advance(&self) {
@@ -443,7 +457,7 @@ mod tests {
     fn alone(held_back: &Arc<AtomicU32>) -> Comm {
         let config = Config::default();
         let boot: Arc<dyn Bootstrap> = Arc::new(threads::group(1).pop().unwrap());
-        let shared_memory = ShmBackend::threads(ThreadSpace::new(1), Rank(0), &config);
+        let shared_memory = ShmBackend::threads(&ThreadSpace::new(1), Rank(0), &config);
         Comm::over(Rc::new(Counting(shared_memory, held_back.clone())), boot, config).unwrap()
     }
 
