@@ -3,6 +3,7 @@
 use rma::{Comm, Rank, Result};
 
 fn main() -> Result<()> {
+    rma_peach2::offer();
     #[cfg(feature = "verbs")]
     rma_verbs::offer();
     #[cfg(feature = "mpi")]

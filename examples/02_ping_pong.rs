@@ -8,6 +8,7 @@ const NUMBERS: usize = 128;
 const BYTES: usize = NUMBERS * size_of::<u64>();
 
 fn main() -> Result<()> {
+    rma_peach2::offer();
     #[cfg(feature = "verbs")]
     rma_verbs::offer();
     #[cfg(feature = "mpi")]

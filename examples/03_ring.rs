@@ -6,6 +6,7 @@ const NUMBERS: usize = 1000;
 const BYTES: usize = NUMBERS * size_of::<f64>();
 
 fn main() -> Result<()> {
+    rma_peach2::offer();
     #[cfg(feature = "verbs")]
     rma_verbs::offer();
     #[cfg(feature = "mpi")]

@@ -19,6 +19,7 @@ fn value(rank: u32, row: usize, column: usize) -> u32 {
 }
 
 fn main() -> Result<()> {
+    rma_peach2::offer();
     #[cfg(feature = "verbs")]
     rma_verbs::offer();
     #[cfg(feature = "mpi")]

@@ -31,6 +31,7 @@ enum Subcommands {
 }
 
 fn main() -> ExitCode {
+    rma_peach2::offer();
     #[cfg(feature = "verbs")]
     rma_verbs::offer();
     #[cfg(feature = "mpi")]

@@ -26,6 +26,7 @@ struct Cli {
 }
 
 fn main() -> anyhow::Result<()> {
+    rma_peach2::offer();
     #[cfg(feature = "verbs")]
     rma_verbs::offer();
     #[cfg(feature = "mpi")]

@@ -1,0 +1,152 @@
+//! What can be set from outside, beside what every backend takes.
+
+use crate::clock::{Constants, Memory};
+use crate::descriptor::Placement;
+use crate::route::RINGS;
+use rma::{Config, Error, Result};
+
+/// Options of this backend.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Options {
+    /// `RMA_PEACH2_MEMORY`.
+    pub(crate) memory: Memory,
+    /// `RMA_PEACH2_PLACEMENT`: the fastest memory that chains may lie in.
+    pub(crate) placement: Placement,
+    /// `RMA_PEACH2_PIPELINE`: whether a put is begun when the one before it on its channel has left.
+    pub(crate) pipeline: bool,
+    /// `RMA_PEACH2_RING`: the boards of a ring; without it the shortest ring that will do.
+    pub(crate) ring: Option<u8>,
+    /// `RMA_PEACH2_CLOCK`: constants of the clock.
+    pub(crate) constants: Constants,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { memory: Memory::Cpu, placement: Placement::Registers, pipeline: false, ring: None, constants: Constants::default() }
+    }
+}
+
+/// Every variable: name, default, meaning.
+pub fn variables() -> Vec<(&'static str, String, &'static str)> {
+    vec![
+        ("RMA_PEACH2_MEMORY", "cpu".into(), "what windows are for the clock: cpu or gpu memory"),
+        ("RMA_PEACH2_PLACEMENT", "registers".into(), "fastest memory that chains may lie in: registers, internal or host"),
+        ("RMA_PEACH2_PIPELINE", "off".into(), "on: a channel begins a put when the one before has left, not when it has arrived"),
+        ("RMA_PEACH2_RING", "as the ranks need".into(), "boards of a ring: 8 or 16"),
+        ("RMA_PEACH2_CLOCK", "as `rma info` lists".into(), "constants of the clock, as in hop_ns=300,fetch_host_ns=500"),
+    ]
+}
+
+/// Names the first of the variables that cannot be used, as opening the backend would.
+pub fn check_variables(variable: impl Fn(&str) -> Option<String>) -> Result<()> {
+    Options::from_variables(variable).map(|_| ())
+}
+
+impl Options {
+    /// The options of a job: what the program has set, else what the environment says.
+    pub(crate) fn of(config: &Config) -> Result<Self> {
+        Self::from_variables(|name| config.variable(name))
+    }
+
+    pub(crate) fn from_variables(variable: impl Fn(&str) -> Option<String>) -> Result<Self> {
+        let mut options = Self::default();
+        let set = |name: &str| variable(name).map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());
+        if let Some(text) = set("RMA_PEACH2_MEMORY") {
+            options.memory = one_of("RMA_PEACH2_MEMORY", &text, &[("cpu", Memory::Cpu), ("gpu", Memory::Gpu)])?;
+        }
+        if let Some(text) = set("RMA_PEACH2_PLACEMENT") {
+            let all = [("registers", Placement::Registers), ("internal", Placement::Internal), ("host", Placement::Host)];
+            options.placement = one_of("RMA_PEACH2_PLACEMENT", &text, &all)?;
+        }
+        if let Some(text) = set("RMA_PEACH2_PIPELINE") {
+            options.pipeline = one_of("RMA_PEACH2_PIPELINE", &text, &[("on", true), ("off", false)])?;
+        }
+        if let Some(text) = set("RMA_PEACH2_RING") {
+            let lengths = RINGS.map(|length| (length.to_string(), length));
+            let lengths: Vec<_> = lengths.iter().map(|(name, length)| (name.as_str(), *length)).collect();
+            options.ring = Some(one_of("RMA_PEACH2_RING", &text, &lengths)?);
+        }
+        for part in set("RMA_PEACH2_CLOCK").iter().flat_map(|text| text.split(',')).filter(|part| !part.trim().is_empty()) {
+            set_constant(&mut options.constants, part.trim())?;
+        }
+        Ok(options)
+    }
+}
+
+fn one_of<T: Copy>(name: &str, text: &str, all: &[(&str, T)]) -> Result<T> {
+    let found = all.iter().find(|(known, _)| known.eq_ignore_ascii_case(text)).map(|(_, value)| *value);
+    let names: Vec<_> = all.iter().map(|(known, _)| *known).collect();
+    found.ok_or_else(|| Error::Launch(format!("{name}={text:?}: use {}", names.join(" or "))))
+}
+
+fn set_constant(constants: &mut Constants, part: &str) -> Result<()> {
+    let refused = |reason: String| Err(Error::Launch(format!("RMA_PEACH2_CLOCK: {part:?}: {reason}")));
+    let Some((name, text)) = part.split_once('=') else {
+        return refused("use NAME=NUMBER, as in hop_ns=300".into());
+    };
+    let Some(value) = constants.named(name.trim()) else {
+        let names: Vec<_> = Constants::default().table().into_iter().map(|(constant, _)| constant.name).collect();
+        return refused(format!("there is no such constant; they are {}", names.join(", ")));
+    };
+    // A rate of 0 would take for ever.
+    let least = if name.contains("rate") { f64::MIN_POSITIVE } else { 0.0 };
+    match text.trim().parse::<f64>() {
+        Ok(number) if number.is_finite() && number >= least => *value = number,
+        _ => return refused(format!("use a number {} 0", if least > 0.0 { "above" } else { "not below" })),
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(name: &'static str, value: &'static str) -> Result<Options> {
+        Options::from_variables(|asked| (asked == name).then(|| value.to_owned()))
+    }
+
+    #[test]
+    fn every_variable_is_read() {
+        for (name, _, _) in variables() {
+            let value = match name {
+                "RMA_PEACH2_MEMORY" => "GPU",
+                "RMA_PEACH2_PLACEMENT" => "host",
+                "RMA_PEACH2_PIPELINE" => "on",
+                "RMA_PEACH2_RING" => " 16 ",
+                _ => "hop_ns=300, pio_ns=1e3,",
+            };
+            assert_ne!(with(name, value).unwrap(), Options::default(), "{name}");
+        }
+        let constants = with("RMA_PEACH2_CLOCK", "hop_ns=300, pio_ns=1e3,").unwrap().constants;
+        assert_eq!(constants, Constants { hop_ns: 300.0, pio_ns: 1000.0, ..Constants::default() });
+    }
+
+    #[test]
+    fn the_readme_has_every_variable_with_its_default() {
+        let readme = include_str!("../../README.md");
+        for (name, default, _) in variables() {
+            assert!(
+                readme.contains(&format!("| `{name}` | {default} | ")),
+                "{name} with its default {default} is not in README.md"
+            );
+        }
+    }
+
+    #[test]
+    fn a_bad_value_is_named_with_what_would_do() {
+        for (name, value, text) in [
+            ("RMA_PEACH2_MEMORY", "disk", "RMA_PEACH2_MEMORY=\"disk\": use cpu or gpu"),
+            ("RMA_PEACH2_PLACEMENT", "x", "use registers or internal or host"),
+            ("RMA_PEACH2_PIPELINE", "1", "use on or off"),
+            ("RMA_PEACH2_RING", "4", "use 8 or 16"),
+            ("RMA_PEACH2_CLOCK", "hop_ns", "\"hop_ns\": use NAME=NUMBER"),
+            ("RMA_PEACH2_CLOCK", "hop_us=1", "there is no such constant; they are pio_ns, hop_ns,"),
+            ("RMA_PEACH2_CLOCK", "hop_ns=-1", "use a number not below 0"),
+            ("RMA_PEACH2_CLOCK", "hop_ns=inf", "use a number not below 0"),
+            ("RMA_PEACH2_CLOCK", "cpu_rate=0", "use a number above 0"),
+        ] {
+            let error = with(name, value).unwrap_err().to_string();
+            assert!(error.contains(text), "{error}");
+        }
+    }
+}
