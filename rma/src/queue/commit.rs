@@ -221,7 +221,7 @@ impl ClaimsInMaking {
                 sources,
                 incoming,
                 retiring: Cell::new(false),
-                has_rivals: Cell::new(false),
+                rivals: Cell::new(0),
             });
             window.add_claim(&claim, deadline)?;
             self.parts.push(Part { window: window.clone(), claim });

@@ -35,8 +35,8 @@ pub(crate) struct Claim {
     pub(crate) incoming: RangeSet,
     /// The queue was cleared, but partners may still write until they clear it too.
     pub(crate) retiring: Cell<bool>,
-    /// Another queue uses some of these bytes at other times; counted among the cautions of the Comm.
-    pub(crate) has_rivals: Cell<bool>,
+    /// How many other queues use some of these bytes at other times; who has any is counted among the cautions of the Comm.
+    pub(crate) rivals: Cell<u32>,
 }
 
 impl Claim {
@@ -83,7 +83,7 @@ impl Claim {
     }
 
     /// Whether the two use common bytes in ways that must not happen at the same time.
-    pub(crate) fn rivals(&self, other: &Self) -> bool {
+    pub(crate) fn is_rival_of(&self, other: &Self) -> bool {
         self.incoming.overlap_set(&other.incoming).is_some()
             || self.incoming.overlap_set(&other.sources).is_some()
             || other.incoming.overlap_set(&self.sources).is_some()

@@ -195,25 +195,30 @@ impl WindowInner {
             let reason = "origins would write it while a lease is alive; drop the lease before the commit".into();
             return Err(busy(bytes, reason));
         }
+        for other in access.claims.iter().filter(|other| claim.is_rival_of(other)) {
+            self.count_rivals(claim, 1);
+            self.count_rivals(other, 1);
+        }
         access.claims.push(claim.clone());
-        self.find_rivals(&access);
         Ok(())
     }
 
     pub(crate) fn remove_claim(&self, queue: QueueId) {
         let mut access = self.access.borrow_mut();
-        let gone = access.claims.extract_if(.., |claim| claim.queue == queue).filter(|claim| claim.has_rivals.get()).count();
-        self.comm.cautions.set(self.comm.cautions.get() - gone as u64);
-        self.find_rivals(&access);
+        let Some(at) = access.claims.iter().position(|claim| claim.queue == queue) else { return };
+        let gone = access.claims.remove(at);
+        for other in access.claims.iter().filter(|other| gone.is_rival_of(other)) {
+            self.count_rivals(&gone, -1);
+            self.count_rivals(other, -1);
+        }
     }
 
-    /// Notes on every claim whether another one shares bytes with it.
-    fn find_rivals(&self, access: &Access) {
-        for claim in &access.claims {
-            let has = access.claims.iter().any(|other| other.queue != claim.queue && claim.rivals(other));
-            let had = claim.has_rivals.replace(has);
-            self.comm.cautions.set(self.comm.cautions.get() + u64::from(has) - u64::from(had));
-        }
+    /// Takes note of a claim's having one rival more or less.
+    fn count_rivals(&self, claim: &Claim, more: i32) {
+        let had = claim.rivals.get();
+        let has = had.saturating_add_signed(more);
+        claim.rivals.set(has);
+        self.comm.cautions.set(self.comm.cautions.get() + u64::from(has > 0) - u64::from(had > 0));
     }
 
     /// Whether the queue of a claim may start now. Looks closer only while leases are alive or queues share bytes.
