@@ -23,6 +23,14 @@ pub(crate) struct Package {
     pub(crate) targets: Vec<Target>,
 }
 
+impl Package {
+    /// The names of its programs.
+    pub(crate) fn programs(&self) -> Vec<&str> {
+        let programs = self.targets.iter().filter(|target| target.kind.iter().any(|kind| kind == "bin"));
+        programs.map(|target| target.name.as_str()).collect()
+    }
+}
+
 #[derive(Debug, Deserialize)]
 pub(crate) struct Target {
     pub(crate) name: String,

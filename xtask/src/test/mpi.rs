@@ -23,9 +23,8 @@ fn with(steps: &mut Steps, name: &str) -> Result<Outcome> {
     steps.run(&library.spec(BUILD))?;
     steps.test(&library.spec("test -p rma-mpi -p rma-cli --features rma-cli/mpi --lib --bins"))?;
     let metadata = Metadata::read()?;
-    let examples = metadata.package("rma-examples")?.targets.iter().filter(|target| target.kind.iter().any(|kind| kind == "bin"));
-    let examples: Vec<_> = examples.map(|target| target.name.as_str()).collect();
+    let examples = metadata.package("rma-examples")?.programs().join(",");
     let tests = library.program("debug/rma-mpi-tests").display().to_string();
-    steps.test(&Spec::new(tests).args(["--ranks", "2,4", "--programs", &examples.join(",")]))?;
+    steps.test(&Spec::new(tests).args(["--ranks", "2,4", "--programs", &examples]))?;
     Ok(Outcome::Passed)
 }

@@ -11,7 +11,7 @@ pub(super) const fn minutes(n: u64) -> Duration {
     Duration::from_secs(n * 60)
 }
 
-pub(super) const ALL: [Part; 19] = [
+pub(super) const ALL: [Part; 20] = [
     Part { name: "fmt", about: "the code is formatted", limit: minutes(2), body: fmt },
     Part { name: "clippy", about: "no warning of the compiler or of clippy", limit: minutes(15), body: clippy },
     Part { name: "docs", about: "the documentation builds without a warning", limit: minutes(10), body: docs },
@@ -25,6 +25,12 @@ pub(super) const ALL: [Part; 19] = [
     },
     Part { name: "conformance", about: "the semantics, ranks as threads", limit: minutes(10), body: conformance },
     Part { name: "multiprocess", about: "the semantics, ranks as processes; lost peers", limit: minutes(10), body: multiprocess },
+    Part {
+        name: "peach2",
+        about: "the semantics on emulated PEACH2 boards, as threads and as processes",
+        limit: minutes(15),
+        body: peach2,
+    },
     Part { name: "misuse", about: "every mistake is a named error, never a hang", limit: minutes(10), body: misuse },
     Part { name: "examples", about: "every example, as threads and as four processes", limit: minutes(10), body: examples },
     Part { name: "loom", about: "the orderings of the shared-memory flags, exhaustively", limit: minutes(15), body: loom },
@@ -109,6 +115,17 @@ fn conformance(steps: &mut Steps) -> Result<Outcome> {
 fn multiprocess(steps: &mut Steps) -> Result<Outcome> {
     steps.test(&Spec::cargo("test -p rma-tests --test multiprocess"))?;
     steps.test(&Spec::cargo("test -p rma-tests --test network"))?;
+    Ok(Outcome::Passed)
+}
+
+/// Every promise and every example, on 2 to 16 boards, and what the paper says of them.
+fn peach2(steps: &mut Steps) -> Result<Outcome> {
+    steps.test(&Spec::cargo("test -p rma-peach2 --test *"))?;
+    steps.run(&Spec::cargo("build -p rma-cli -p rma-tests -p rma-examples --bins"))?;
+    let metadata = Metadata::read()?;
+    let programs = metadata.package("rma-examples")?.programs().join(",");
+    let tests = metadata.target_directory.join("debug/rma-peach2-tests").display().to_string();
+    steps.test(&Spec::new(tests).args(["--programs", &programs]))?;
     Ok(Outcome::Passed)
 }
 

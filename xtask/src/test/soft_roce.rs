@@ -20,9 +20,8 @@ const LAB: Lab = Lab { ranks: 4, rails: 4, rate_mbit: None, loss_percent: 0.0 };
 /// Every promise and every example, with 2 and with 4 ranks, on 1 and on 4 rails.
 pub(super) fn conformance(steps: &mut Steps) -> Result<Outcome> {
     let metadata = Metadata::read()?;
-    let examples = metadata.package("rma-examples")?.targets.iter().filter(|target| target.kind.iter().any(|kind| kind == "bin"));
-    let examples: Vec<_> = examples.map(|target| target.name.as_str()).collect();
-    inside(steps, LAB, 1, &["conformance", "--ranks", "2,4", "--rails", "1,4", "--programs", &examples.join(",")])
+    let examples = metadata.package("rma-examples")?.programs().join(",");
+    inside(steps, LAB, 1, &["conformance", "--ranks", "2,4", "--rails", "1,4", "--programs", &examples])
 }
 
 /// Every promise between two machines, on 1 and on 4 rails, and the end of one of them.
