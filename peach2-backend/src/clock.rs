@@ -34,7 +34,7 @@ impl Add for Time {
 /// In microseconds.
 impl fmt::Display for Time {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:.3}", self.0 as f64 / 1e6)
+        f.pad(&format!("{:.3}", self.0 as f64 / 1e6))
     }
 }
 
@@ -56,7 +56,7 @@ pub struct Constant {
     pub name: &'static str,
     /// Its value where nothing else is said.
     pub default: f64,
-    /// `ns`, `bytes` or `bytes/ns` (which is GB/s).
+    /// `ns`, `ns/byte`, `bytes` or `bytes/ns` (which is GB/s).
     pub unit: &'static str,
     /// What it is.
     pub meaning: &'static str,
@@ -107,7 +107,7 @@ constants! {
     gpu_start_ns = 1660.0 "ns", "the same from memory of graphics processors", "P3: 2.01 us, less a hop and the end";
     end_ns = 100.0 "ns", "the flag at the target, and the engine's knowing of it", "assumed, a part of P3's totals";
     cpu_rate = 3.5 "bytes/ns", "between memories of processors", "P3: peak 3.5 GB/s";
-    gpu_small_ns_per_byte = 0.085 "ns", "a byte between graphics processors, to 2 KiB", "P3: 8.5e-5 us/B";
+    gpu_small_ns_per_byte = 0.085 "ns/byte", "a byte between graphics processors, to 2 KiB", "P3: 8.5e-5 us/B";
     gpu_medium_ns = 1950.0 "ns", "what a put takes before its bytes, 4 to 512 KiB", "P3: 1.95 us + S/2,585 MB/s";
     gpu_medium_rate = 2.585 "bytes/ns", "between graphics processors, 4 to 512 KiB", "P3: 1.95 us + S/2,585 MB/s";
     gpu_large_rate = 2.345 "bytes/ns", "between graphics processors, from 1 MiB", "P3: S/2,345 MB/s";

@@ -47,6 +47,7 @@ impl Peach2Backend {
         let (rank, size) = (boot.rank(), boot.size());
         // Ranks may have been told different things, so all must hear of it.
         let (options, topology, channels) = all_or_none(boot, "opening the boards", Self::prepare(size, config), deadline)?;
+        all_or_none(boot, "opening the boards", options.check_others(boot, deadline), deadline)?;
         let space = Space::open(boot, hosts, deadline)?;
         let board = Board::new(Node(rank.0 as u8), &space)?;
         let handles = boot.allgather(bytemuck::bytes_of(&board.handle()), deadline)?;

@@ -3,7 +3,7 @@
 use crate::clock::{Constants, Memory};
 use crate::descriptor::Placement;
 use crate::route::RINGS;
-use rma::{Config, Error, Result};
+use rma::{Bootstrap, Config, Deadline, Error, Rank, Result};
 
 /// Options of this backend.
 #[derive(Clone, Debug, PartialEq)]
@@ -48,6 +48,20 @@ impl Options {
         Self::from_variables(|name| config.variable(name))
     }
 
+    /// Collective: refuses ranks with other options, whose clocks would not be of one machine.
+    pub(crate) fn check_others(&self, boot: &dyn Bootstrap, deadline: Deadline) -> Result<()> {
+        let mine = format!("{self:?}");
+        let all = boot.allgather(mine.as_bytes(), deadline)?;
+        match (0..).map(Rank).zip(&all).find(|(_, theirs)| **theirs != mine.as_bytes()) {
+            None => Ok(()),
+            Some((rank, theirs)) => Err(Error::Launch(format!(
+                "the options of the boards are {mine} on {} and {} on {rank}: give every rank the same RMA_PEACH2 variables",
+                boot.rank(),
+                String::from_utf8_lossy(theirs)
+            ))),
+        }
+    }
+
     pub(crate) fn from_variables(variable: impl Fn(&str) -> Option<String>) -> Result<Self> {
         let mut options = Self::default();
         let set = |name: &str| variable(name).map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());
@@ -85,8 +99,7 @@ fn set_constant(constants: &mut Constants, part: &str) -> Result<()> {
         return refused("use NAME=NUMBER, as in hop_ns=300".into());
     };
     let Some(value) = constants.named(name.trim()) else {
-        let names: Vec<_> = Constants::default().table().into_iter().map(|(constant, _)| constant.name).collect();
-        return refused(format!("there is no such constant; they are {}", names.join(", ")));
+        return refused("there is no such constant; `rma info` lists them".into());
     };
     // A rate of 0 would take for ever.
     let least = if name.contains("rate") { f64::MIN_POSITIVE } else { 0.0 };
@@ -100,6 +113,26 @@ fn set_constant(constants: &mut Constants, part: &str) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn ranks_with_other_options_are_told_both() {
+        let boots = rma::bootstrap::threads::group(3);
+        let told: Vec<_> = std::thread::scope(|scope| {
+            let check = |boot: rma::bootstrap::threads::ThreadsBootstrap| {
+                let ring = (boot.rank() == Rank(2)).then_some(8);
+                let checked = Options { ring, ..Options::default() }.check_others(&boot, Deadline::after(Duration::from_secs(20)));
+                (boot, checked.map_err(|error| error.to_string()))
+            };
+            let ranks: Vec<_> = boots.into_iter().map(|boot| scope.spawn(move || check(boot))).collect();
+            ranks.into_iter().map(|rank| rank.join().unwrap().1).collect()
+        });
+        for (told, (here, there)) in told.into_iter().zip([(0, 2), (1, 2), (2, 0)]) {
+            let error = told.unwrap_err();
+            let named = error.contains(&format!("on rank {here} and ")) && error.contains(&format!("on rank {there}: give"));
+            assert!(named && error.contains("ring: None") && error.contains("ring: Some(8)"), "{error}");
+        }
+    }
 
     fn with(name: &'static str, value: &'static str) -> Result<Options> {
         Options::from_variables(|asked| (asked == name).then(|| value.to_owned()))
@@ -140,7 +173,7 @@ mod tests {
             ("RMA_PEACH2_PIPELINE", "1", "use on or off"),
             ("RMA_PEACH2_RING", "4", "use 8 or 16"),
             ("RMA_PEACH2_CLOCK", "hop_ns", "\"hop_ns\": use NAME=NUMBER"),
-            ("RMA_PEACH2_CLOCK", "hop_us=1", "there is no such constant; they are pio_ns, hop_ns,"),
+            ("RMA_PEACH2_CLOCK", "hop_us=1", "\"hop_us=1\": there is no such constant; `rma info` lists them"),
             ("RMA_PEACH2_CLOCK", "hop_ns=-1", "use a number not below 0"),
             ("RMA_PEACH2_CLOCK", "hop_ns=inf", "use a number not below 0"),
             ("RMA_PEACH2_CLOCK", "cpu_rate=0", "use a number above 0"),

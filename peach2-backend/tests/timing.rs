@@ -161,9 +161,8 @@ fn epoch_us(declare: impl Fn(&Comm, &RmaWindow, &RmaWindow) -> Result<MsgHandle,
 fn every_further_block_of_a_stride_adds_the_same() {
     let one = epoch_us(|comm, inbox, outbox| comm.declare_write(inbox, 0, outbox, 0, 128, 1));
     for count in [2, 16] {
-        let blocks = epoch_us(|comm, inbox, outbox| {
-            comm.declare_write(inbox, 0, outbox, 0, 128 / count, 1)?.blocks(count, 1000, 2000)
-        });
+        let blocks =
+            epoch_us(|comm, inbox, outbox| comm.declare_write(inbox, 0, outbox, 0, 128 / count, 1)?.blocks(count, 1000, 2000));
         let (added, expected) = (blocks - one, (count - 1) as f64 * 0.043);
         assert!((added - expected).abs() < 0.002, "{count} blocks instead of one take {added:.4} us more, not {expected}");
     }

@@ -1,0 +1,78 @@
+//! What boards do not have is refused on every rank, with the number, the limit and the mend.
+
+use rma::{Comm, Config, Error};
+use std::time::Duration;
+
+fn config() -> Config {
+    rma_peach2::offer();
+    let mut config = Config::default();
+    config.backend = Some(rma_peach2::NAME.into());
+    config.setup_timeout = Duration::from_secs(30);
+    config.wait_timeout = Some(Duration::from_secs(30));
+    config
+}
+
+/// The error of opening so many boards; every rank has one.
+fn refused(boards: u32, config: Config) -> String {
+    Comm::threads_with(boards, config, |_| ()).unwrap_err().full_text()
+}
+
+#[test]
+fn more_boards_than_two_rings_have() {
+    let error = refused(33, config());
+    assert!(error.contains("33") && error.contains("limit of 32") && error.contains("fewer ranks"), "{error}");
+    let mut short = config();
+    short.variables.insert("RMA_PEACH2_RING".into(), "8".into());
+    let error = refused(17, short);
+    assert!(error.contains("17") && error.contains("limit of 16") && error.contains("RMA_PEACH2_RING"), "{error}");
+}
+
+#[test]
+fn more_rails_than_channels() {
+    let mut config = config();
+    config.rails = Some(5);
+    let error = refused(2, config);
+    assert!(error.contains('5') && error.contains("limit of 4") && error.contains("RMA_RAILS"), "{error}");
+}
+
+#[test]
+fn an_option_that_cannot_be() {
+    let mut config = config();
+    config.variables.insert("RMA_PEACH2_MEMORY".into(), "disk".into());
+    let error = refused(2, config);
+    assert!(error.contains("RMA_PEACH2_MEMORY=\"disk\": use cpu or gpu"), "{error}");
+}
+
+/// A board has 4,095 slots of flags, one a partner and queue. Whoever clears a queue can have another.
+#[test]
+fn more_partners_than_slots() {
+    const BOARDS: u32 = 16;
+    const QUEUES: usize = 4095 / BOARDS as usize;
+    let ranks = Comm::threads_with(BOARDS, config(), |comm| {
+        let me = comm.rank().0 as usize;
+        let window = comm.window_alloc((QUEUES + 2) * BOARDS as usize)?;
+        let source = comm.window_alloc(1)?;
+        // Every board writes a byte to every one.
+        let commit = |number: usize| {
+            let mut queue = comm.queue_alloc(&window)?;
+            for target in 0..BOARDS {
+                queue.push(&comm.declare_write(&window, number * BOARDS as usize + me, &source, 0, 1, target)?)?;
+                queue.add_origin(target)?;
+            }
+            queue.commit()
+        };
+        let mut queues = (0..QUEUES).map(commit).collect::<Result<Vec<_>, Error>>()?;
+        let error = commit(QUEUES).map(drop).unwrap_err().full_text();
+        assert!(error.contains("4096") && error.contains("4095") && error.contains("clear queues"), "{error}");
+        queues.pop();
+        // All have cleared it by then, so nobody writes its flags any more.
+        comm.barrier()?;
+        source.write::<u8>(..)?[0] = 7;
+        let mut queue = commit(QUEUES + 1)?;
+        let arrived = queue.start()?.wait()?;
+        let received = arrived.read::<u8>(&window, (QUEUES + 1) * BOARDS as usize..)?;
+        assert_eq!(*received, [7; BOARDS as usize]);
+        Ok::<_, Error>(())
+    });
+    ranks.unwrap().into_iter().for_each(|rank| rank.unwrap());
+}
