@@ -63,7 +63,7 @@ impl Peach2Backend {
     }
 
     /// What this rank alone can find wrong.
-    fn prepare(size: u32, config: &Config) -> Result<(Options, Topology, u16)> {
+    pub(crate) fn prepare(size: u32, config: &Config) -> Result<(Options, Topology, u16)> {
         let options = Options::of(config)?;
         let Some(topology) = Topology::of(size, options.ring) else {
             let limit = options.ring.map_or(MAX_BOARDS, |ring| 2 * u32::from(ring)).into();

@@ -95,6 +95,11 @@ impl Topology {
         }
     }
 
+    /// Boards of a ring.
+    pub(crate) fn ring(self) -> u8 {
+        self.ring
+    }
+
     /// In words.
     pub(crate) fn describe(self) -> String {
         match self.rings {
