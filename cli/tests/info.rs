@@ -9,9 +9,17 @@ fn every_section_is_there_and_a_usable_backend_is_success() {
     let done = finish(rma(&["info"]));
     assert_eq!(done.code, 0, "{done:?}");
     let out = done.out();
-    for section in
-        ["cores", "memory", "limits", "needed by backends", "backends", "variables of rma", "variables of launchers", "problems"]
-    {
+    for section in [
+        "cores",
+        "memory",
+        "limits",
+        "needed by backends",
+        "backends",
+        "peach2 board (emulated)",
+        "variables of rma",
+        "variables of launchers",
+        "problems",
+    ] {
         assert!(out.lines().any(|line| line == section), "no section {section:?} in\n{out}");
     }
     assert!(out.contains("shm (threads)            usable"), "{out}");
@@ -22,6 +30,32 @@ fn every_section_is_there_and_a_usable_backend_is_success() {
     } else {
         assert!(!listed && verbs == "not built in", "{out}");
     }
+}
+
+#[test]
+fn the_emulated_board_and_every_constant_of_its_clock_are_shown() {
+    let mut command = rma(&["info"]);
+    command.env("RMA_PEACH2_CLOCK", "hop_ns=300");
+    let out = finish(command).out();
+    assert!(out.contains("\n  peach2                   usable: emulated, "), "{out}");
+    let board: Vec<_> =
+        out.lines().skip_while(|line| *line != "peach2 board (emulated)").take_while(|line| !line.is_empty()).collect();
+    let has = |beginning: &str| board.iter().any(|line| line.starts_with(beginning));
+    for beginning in [
+        "  channels                 4; ",
+        "  boards                   a ring of 8; 32 at most",
+        "    pio_ns                 550 ns: a store of the processor to another board",
+        "    hop_ns                 300 ns (default 250): from one board to the next (P3: ",
+    ] {
+        assert!(has(beginning), "no {beginning:?} in\n{out}");
+    }
+    assert!(out.contains("\n  RMA_PEACH2_CLOCK         hop_ns=300 (default as `rma info` lists): "), "{out}");
+    let mut command = rma(&["info"]);
+    command.env("RMA_PEACH2_RING", "4");
+    let done = finish(command);
+    assert_eq!(done.code, 0, "other backends can be used: {done:?}");
+    let out = done.out();
+    assert!(out.contains("\n  peach2                   not usable: ") && out.contains("\n      unset RMA_PEACH2_RING\n"), "{out}");
 }
 
 #[test]

@@ -8,6 +8,7 @@ mod mpi;
 #[path = "without_mpi.rs"]
 mod mpi;
 mod parse;
+mod peach2;
 mod probe;
 mod problems;
 mod variables;
@@ -19,8 +20,10 @@ mod verbs;
 
 use clap::Args;
 use machine::{Limit, Machine};
+use peach2::Peach2;
 use probe::Probes;
 use problems::Problem;
+use rma::Config;
 use std::fmt::Write as _;
 use std::io::{ErrorKind, Write as _};
 use std::process::ExitCode;
@@ -29,8 +32,8 @@ use verbs::Verbs;
 
 const AFTER_HELP: &str = "\
 Looks at cores, memory and limits, tries what the backends need (memfd,
-sockets, threads), lists RDMA devices and names the MPI library if built
-with them, and reads the variables that rma and other launchers set.
+sockets, threads), shows the emulated PEACH2 board and the constants of its
+clock, lists RDMA devices and names the MPI library if built with them, and reads the variables that rma and other launchers set.
 The last section, 'problems', has a command for each that mends it; commands
 with ulimit act on the shell they are typed in.
 
@@ -51,11 +54,12 @@ pub(crate) struct InfoArgs {}
 /// `rma info`.
 pub(crate) fn main(_: &InfoArgs) -> anyhow::Result<ExitCode> {
     let (machine, probes, variables) = (Machine::of_this_process()?, Probes::try_all(), Variables::of_this_process());
-    let verbs = Verbs::of_this_process();
+    let (config, place) = Config::from_env().unwrap_or_default();
+    let (verbs, peach2) = (Verbs::seen_from(place.as_ref(), &config), Peach2::seen_from(place.as_ref(), &config));
     let mut problems = problems::find(&machine, &probes, &variables);
     problems.extend(verbs.problems(&machine));
     problems.extend(mpi::problems());
-    let text = render(&machine, &probes, &variables, &verbs, &problems);
+    let text = render(&machine, &probes, &variables, &verbs, &peach2, &problems);
     match std::io::stdout().write_all(text.as_bytes()) {
         // Whoever read it has seen enough.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
@@ -64,7 +68,14 @@ pub(crate) fn main(_: &InfoArgs) -> anyhow::Result<ExitCode> {
     Ok(if probes.any_backend() || verbs.is_usable() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn render(machine: &Machine, probes: &Probes, variables: &Variables, verbs: &Verbs, problems: &[Problem]) -> String {
+fn render(
+    machine: &Machine,
+    probes: &Probes,
+    variables: &Variables,
+    verbs: &Verbs,
+    peach2: &Peach2,
+    problems: &[Problem],
+) -> String {
     let mut text = Text::default();
     text.section("cores");
     text.line("online", machine.cores_online.map_or("unknown".into(), |n| n.to_string()));
@@ -93,9 +104,10 @@ fn render(machine: &Machine, probes: &Probes, variables: &Variables, verbs: &Ver
     }
     text.line("verbs", verbs.state());
     text.line("mpi", mpi::state());
-    text.line("peach2", "not built in");
+    text.line("peach2", peach2.state(probes));
     verbs.render(&mut text);
     mpi::render(&mut text);
+    peach2.render(&mut text);
     text.section("variables of rma");
     for variable in &variables.own {
         text.line(variable.name, variable.describe());

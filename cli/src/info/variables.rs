@@ -1,7 +1,7 @@
 //! The environment: rma's own variables with their meaning and defaults, and those by which other launchers are known.
 //! Judges only whether rma would accept them.
 
-use super::verbs;
+use super::{peach2, verbs};
 use rma::Config;
 use std::collections::BTreeMap;
 
@@ -40,6 +40,41 @@ impl Variable {
     }
 }
 
+/// The value of a variable that is set.
+type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+/// The variables of a backend.
+pub(super) enum OfBackend {
+    /// One that is built in.
+    Here {
+        /// Name, default, meaning.
+        all: Vec<(&'static str, String, &'static str)>,
+        /// Names the first that cannot be used.
+        check: fn(Lookup<'_>) -> rma::Result<()>,
+        /// Over what a program would refuse to start, as in "RDMA devices".
+        over: &'static str,
+    },
+    /// One that only programs have: names that begin like this may mean something to them.
+    #[cfg_attr(feature = "verbs", expect(dead_code, reason = "all backends with variables are built in"))]
+    Elsewhere { prefix: &'static str },
+}
+
+impl OfBackend {
+    fn all(&self) -> Vec<(&'static str, Option<String>, &'static str)> {
+        let Self::Here { all, .. } = self else { return Vec::new() };
+        all.iter().map(|(name, default, meaning)| (*name, Some(default.clone()), *meaning)).collect()
+    }
+
+    fn refuses(&self, variable: Lookup<'_>) -> Option<String> {
+        let Self::Here { check, over, .. } = self else { return None };
+        check(variable).err().map(|error| format!("{error} (over {over} only)"))
+    }
+
+    fn may_know(&self, name: &str) -> bool {
+        matches!(self, Self::Elsewhere { prefix } if name.starts_with(prefix))
+    }
+}
+
 /// Names that tell of a launcher or a batch system.
 const LAUNCHERS: [(&str, &str); 14] = [
     ("OMPI_COMM_WORLD_SIZE", "Open MPI"),
@@ -65,12 +100,13 @@ impl Variables {
     }
 
     fn of(set: &BTreeMap<String, String>) -> Self {
-        let own: Vec<_> = known()
+        let backends = [verbs::variables(), peach2::variables()];
+        let own: Vec<_> = known(&backends)
             .into_iter()
             .map(|(name, default, meaning)| Variable { name, value: set.get(name).cloned(), default, meaning })
             .collect();
-        let foreign = |name: &str| verbs::FOREIGN_VARIABLES.is_some_and(|prefix| name.starts_with(prefix));
-        let is_known = |name: &str| foreign(name) || own.iter().any(|variable| variable.name == name);
+        let elsewhere = |name: &str| backends.iter().any(|backend| backend.may_know(name));
+        let is_known = |name: &str| elsewhere(name) || own.iter().any(|variable| variable.name == name);
         let unknown = set.keys().filter(|name| name.starts_with("RMA_") && !is_known(name));
         let meant = |name: &str| {
             // What a launcher sets is never what somebody meant to set by hand.
@@ -82,8 +118,7 @@ impl Variables {
             LAUNCHERS.iter().filter_map(|(name, launcher)| Some((name.to_string(), set.get(*name)?.clone(), *launcher)));
         let variable = |name: &str| set.get(name).cloned();
         let always = Config::check_variables(variable).err().map(|error| error.to_string());
-        let over_verbs = verbs::check_variables(variable).err().map(|error| format!("{error} (over RDMA devices only)"));
-        let refused = [always, over_verbs].into_iter().flatten().map(|text| {
+        let refused = always.into_iter().chain(backends.iter().filter_map(|backend| backend.refuses(&variable))).map(|text| {
             let words: Vec<_> = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').collect();
             let about = set.keys().filter(|name| words.contains(&name.as_str())).cloned().collect();
             (text, about)
@@ -98,7 +133,7 @@ impl Variables {
 }
 
 /// Every variable of rma: name, default, meaning.
-fn known() -> Vec<(&'static str, Option<String>, &'static str)> {
+fn known(backends: &[OfBackend]) -> Vec<(&'static str, Option<String>, &'static str)> {
     let default = Config::default();
     let seconds = |time: std::time::Duration| format!("{}", time.as_secs_f64());
     let by_hand = vec![
@@ -119,7 +154,8 @@ fn known() -> Vec<(&'static str, Option<String>, &'static str)> {
         ("RMA_TOKEN", None, "secret of the job"),
         ("RMA_LISTEN_FD", None, "on rank 0, the descriptor that listens already"),
     ];
-    [by_hand, verbs::variables(), by_launchers].concat()
+    let by_backends = backends.iter().flat_map(OfBackend::all);
+    by_hand.into_iter().chain(by_backends).chain(by_launchers).collect()
 }
 
 /// How many letters have to be inserted, removed or replaced to make one word of the other.
@@ -181,9 +217,23 @@ mod tests {
         assert_eq!(variables.launchers, [("OMPI_COMM_WORLD_SIZE".into(), "4".into(), "Open MPI")]);
     }
 
+    #[test]
+    fn variables_of_peach2_are_known_and_judged_as_others_are() {
+        let variables = with(&[("RMA_PEACH2_RING", "4"), ("RMA_PEACH2_CLOK", "hop_ns=300"), ("RMA_RAILS", "0")]);
+        let [(always, _), (text, about)] = &variables.refused[..] else { panic!("{:?}", variables.refused) };
+        assert!(always.contains("RMA_RAILS") && !always.contains("only)"), "{always}");
+        assert_eq!(
+            (text.as_str(), about.join(" ")),
+            ("RMA_PEACH2_RING=\"4\": use 8 or 16 (over emulated PEACH2 boards only)", "RMA_PEACH2_RING".into(),)
+        );
+        assert_eq!(variables.unknown, [("RMA_PEACH2_CLOK".into(), Some("RMA_PEACH2_CLOCK"))]);
+        let memory = variables.own.iter().find(|variable| variable.name == "RMA_PEACH2_MEMORY").map(Variable::describe);
+        assert!(memory.as_ref().is_some_and(|text| text.starts_with("not set (default cpu): what windows are")), "{memory:?}");
+    }
+
     #[cfg(feature = "verbs")]
     #[test]
-    fn variables_of_a_backend_are_known_and_judged_as_others_are() {
+    fn variables_of_verbs_are_known_and_judged_as_others_are() {
         let variables = with(&[("RMA_VERBS_RETRIES", "9"), ("RMA_VERBS_DEVICE", "x"), ("RMA_RAILS", "0")]);
         let refused: Vec<_> = variables.refused.iter().map(|(text, about)| (text.contains(": use "), about.join(" "))).collect();
         assert_eq!(refused, [(true, "RMA_RAILS".into()), (true, "RMA_VERBS_RETRIES".into())]);
@@ -193,7 +243,8 @@ mod tests {
     #[cfg(not(feature = "verbs"))]
     #[test]
     fn variables_of_a_backend_that_only_programs_have_are_left_alone() {
-        assert_eq!(with(&[("RMA_VERBS_RETRIES", "9")]).unknown, []);
+        let variables = with(&[("RMA_VERBS_RETRIES", "9")]);
+        assert!(variables.unknown.is_empty() && variables.refused.is_empty(), "{variables:?}");
     }
 
     #[test]

@@ -2,7 +2,9 @@
 
 use super::machine::{Limit, Machine};
 use super::problems::Problem;
+use super::variables::OfBackend;
 use super::{Text, bytes};
+use rma::config::Place;
 use rma::{Config, Rank};
 use rma_verbs::{DeviceFacts, GidFacts, Interface, PortFacts, Survey};
 use std::net::IpAddr;
@@ -11,23 +13,17 @@ use std::net::IpAddr;
 #[derive(Clone, Debug)]
 pub(super) struct Verbs(Survey);
 
-/// Names of variables that begin like this are all known to this command.
-pub(super) const FOREIGN_VARIABLES: Option<&str> = None;
-
-/// Every variable of the backend: name, default, meaning.
-pub(super) fn variables() -> Vec<(&'static str, Option<String>, &'static str)> {
-    rma_verbs::variables().into_iter().map(|(name, default, meaning)| (name, Some(default), meaning)).collect()
-}
-
-/// Names the first of them that cannot be used.
-pub(super) fn check_variables(variable: impl Fn(&str) -> Option<String>) -> rma::Result<()> {
-    rma_verbs::Options::check_variables(variable)
+pub(super) fn variables() -> OfBackend {
+    OfBackend::Here {
+        all: rma_verbs::variables(),
+        check: |variable| rma_verbs::Options::check_variables(variable),
+        over: "RDMA devices",
+    }
 }
 
 impl Verbs {
     /// As a rank sees it, if this is one; ranks of a job are taken to be all on this host.
-    pub(super) fn of_this_process() -> Self {
-        let (config, place) = Config::from_env().unwrap_or_default();
+    pub(super) fn seen_from(place: Option<&Place>, config: &Config) -> Self {
         let rank = place.map_or(Rank(0), |place| place.rank);
         Self(rma_verbs::survey(rank, rank.0, config.rails))
     }

@@ -3,23 +3,19 @@
 use super::Text;
 use super::machine::Machine;
 use super::problems::Problem;
+use super::variables::OfBackend;
+use rma::Config;
+use rma::config::Place;
 
 #[derive(Clone, Debug)]
 pub(super) struct Verbs;
 
-/// Names that begin like this may mean something to programs that have the backend.
-pub(super) const FOREIGN_VARIABLES: Option<&str> = Some("RMA_VERBS_");
-
-pub(super) fn variables() -> Vec<(&'static str, Option<String>, &'static str)> {
-    Vec::new()
-}
-
-pub(super) fn check_variables(_: impl Fn(&str) -> Option<String>) -> rma::Result<()> {
-    Ok(())
+pub(super) fn variables() -> OfBackend {
+    OfBackend::Elsewhere { prefix: "RMA_VERBS_" }
 }
 
 impl Verbs {
-    pub(super) fn of_this_process() -> Self {
+    pub(super) fn seen_from(_: Option<&Place>, _: &Config) -> Self {
         Self
     }
 
