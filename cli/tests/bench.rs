@@ -35,6 +35,36 @@ fn old_columns_stay_where_they_are_and_new_ones_follow() {
     let row = &rows(&done)[0];
     assert_eq!((field(row, "puts"), field(row, "rails")), ("1", "1"));
     assert_eq!(field(row, "median_us"), field(row, "per_put_us"));
+    assert!(header.ends_with(",puts,per_put_us,mb_per_s,virtual_us"), "{header}");
+}
+
+#[test]
+fn times_by_the_clock_of_an_emulated_device_stand_beside_the_real_ones() {
+    // A put of 8 bytes to the next board takes 1.8023 us. The six of a halo follow each other, and its credit comes 0.8 us after them.
+    for (kind, virtual_us) in [("put", 1.8023), ("halo", 6.0 * 1.8023 + 0.8)] {
+        for mode in ["threads", "processes"] {
+            let done = bench(&[kind, "--bytes", "8", "--backend", "peach2", "--rails", "1", "--mode", mode]);
+            let row = &rows(&done)[0];
+            let time: f64 = field(row, "virtual_us").parse().unwrap_or_else(|_| panic!("{row:?}"));
+            assert!((time - virtual_us).abs() < 0.002, "{kind}: {time} instead of {virtual_us}");
+        }
+    }
+    let row = &rows(&bench(&["stream", "--bytes", "8", "--puts", "3", "--backend", "peach2"]))[0];
+    assert!(field(row, "virtual_us").parse::<f64>().is_ok_and(|time| time > 0.0), "{row:?}");
+    assert_eq!(field(&rows(&bench(&["put", "--bytes", "8"]))[0], "virtual_us"), "");
+}
+
+#[test]
+fn the_table_has_virtual_times_where_there_are_some() {
+    let table = |backend| {
+        let quick = ["--repeats", "1", "--batch-ms", "1"];
+        finish(rma(&[&["bench", "put", "--bytes", "8", "--backend", backend], &quick[..]].concat())).out()
+    };
+    let peach2 = table("peach2");
+    let lines: Vec<_> = peach2.lines().skip(1).collect();
+    let time = lines[1].rsplit(' ').next().and_then(|time| time.parse::<f64>().ok());
+    assert!(lines[0].ends_with("    virtual us") && time.is_some_and(|time| (time - 1.8023).abs() < 0.002), "{peach2}");
+    assert!(!table("shm").contains("virtual"), "{}", table("shm"));
 }
 
 #[test]
@@ -90,7 +120,7 @@ fn the_backend_is_chosen_by_name_and_an_unknown_one_is_told_what_there_is() {
         assert_eq!((done.code, done.out().as_str()), (2, ""));
         let verbs = if cfg!(feature = "verbs") { ", verbs" } else { "" };
         let mpi = if cfg!(feature = "mpi") { ", mpi, mpi-two-sided" } else { "" };
-        let built_with = format!("was built with shm{verbs}{mpi};");
+        let built_with = format!("was built with shm, peach2{verbs}{mpi};");
         assert!(done.err().contains("carrier-pigeon") && done.err().contains(&built_with), "{}", done.err());
         let mut command = rma(&["bench", "put", "--mode", mode]);
         command.env("RMA_BACKEND", "carrier-pigeon");

@@ -5,7 +5,6 @@ use super::measure::{Times, measure};
 use super::report::Report;
 use anyhow::{Result, ensure};
 use rma::{Comm, Rail, Rank};
-use std::time::Duration;
 
 const NEIGHBORS: usize = 6;
 
@@ -35,7 +34,7 @@ fn exchange(comm: &Comm, options: &Options, bytes: usize, neighbors: &[Rank; NEI
         queue.expose_at_start();
     }
     let mut queue = queue.commit()?;
-    let times = measure(comm, options.repeats, Duration::from_millis(options.batch_ms), |iterations| {
+    let times = measure(comm, options.repeats, options.batch(), |iterations| {
         for _ in 0..iterations {
             queue.start()?.wait()?;
         }

@@ -1,5 +1,5 @@
-//! How an exchange is timed: batches of so many iterations that each takes a set time, the slowest rank counting.
-//! Knows the clock and the ranks; knows nothing of what an iteration does.
+//! How an exchange is timed: batches of so many iterations that each takes a set time, the slowest rank counting. Where the backend
+//! keeps a clock of an emulated device, also by that one. Knows the clocks and the ranks; knows nothing of what an iteration does.
 
 use anyhow::Result;
 use rma::{Bootstrap, Comm, Deadline};
@@ -12,6 +12,24 @@ pub(super) struct Times {
     pub(super) median_us: f64,
     pub(super) min_us: f64,
     pub(super) max_us: f64,
+    /// The median by the clock of the emulated device, if there is one.
+    pub(super) virtual_us: Option<f64>,
+}
+
+impl Times {
+    /// What one of two ways takes, of an iteration that goes there and back.
+    pub(super) fn one_way(self) -> Self {
+        let Self { iterations, median_us, min_us, max_us, virtual_us } = self;
+        let virtual_us = virtual_us.map(|both| both / 2.0);
+        Self { iterations, median_us: median_us / 2.0, min_us: min_us / 2.0, max_us: max_us / 2.0, virtual_us }
+    }
+}
+
+/// What the slowest rank took for a batch.
+#[derive(Clone, Copy, Debug)]
+struct Taken {
+    seconds: f64,
+    virtual_seconds: Option<f64>,
 }
 
 /// Times `exchange(iterations)` on all ranks: `repeats` batches of about `batch`, after one that is not counted.
@@ -21,32 +39,52 @@ pub(super) fn measure(
     batch: Duration,
     mut exchange: impl FnMut(u64) -> rma::Result<()>,
 ) -> Result<Times> {
-    let mut timed = |iterations| -> Result<f64> {
+    let mut timed = |iterations| -> Result<Taken> {
         comm.barrier()?;
-        let begun = Instant::now();
+        let (begun, begun_virtually) = (Instant::now(), comm.virtual_now());
         exchange(iterations)?;
-        let mine = begun.elapsed().as_secs_f64();
-        slowest(comm, mine)
+        let seconds = slowest(comm, begun.elapsed())?;
+        // Either all ranks have such a clock or none.
+        let mine = comm.virtual_now().zip(begun_virtually).map(|(now, begun)| now.saturating_sub(begun));
+        Ok(Taken { seconds, virtual_seconds: mine.map(|mine| slowest(comm, mine)).transpose()? })
     };
+    let iterations = iterations_in(batch, |iterations| Ok(timed(iterations)?.seconds))?;
+    timed(iterations)?;
+    let all = (0..repeats).map(|_| timed(iterations)).collect::<Result<Vec<_>>>()?;
+    let us = |seconds: f64| seconds * 1e6 / iterations as f64;
+    let real = sorted(all.iter().map(|taken| us(taken.seconds)));
+    let by_emulation = sorted(all.iter().filter_map(|taken| taken.virtual_seconds).map(us));
+    Ok(Times {
+        iterations,
+        median_us: real[real.len() / 2],
+        min_us: real[0],
+        max_us: real[real.len() - 1],
+        virtual_us: by_emulation.get(by_emulation.len() / 2).copied(),
+    })
+}
+
+/// How many iterations take about this long. Every rank has the same seconds, so every rank comes to the same number.
+fn iterations_in(time: Duration, mut seconds_of: impl FnMut(u64) -> Result<f64>) -> Result<u64> {
     let mut iterations = 1u64;
     let seconds = loop {
-        let seconds = timed(iterations)?;
-        if seconds >= batch.as_secs_f64() / 8.0 || iterations >= 1 << 40 {
+        let seconds = seconds_of(iterations)?;
+        if seconds >= time.as_secs_f64() / 8.0 || iterations >= 1 << 40 {
             break seconds;
         }
         iterations *= 4;
     };
-    // Every rank has the same seconds, so every rank comes to the same number.
-    iterations = ((iterations as f64 * batch.as_secs_f64() / seconds) as u64).max(1);
-    timed(iterations)?;
-    let mut all = (0..repeats).map(|_| Ok(timed(iterations)? * 1e6 / iterations as f64)).collect::<Result<Vec<_>>>()?;
-    all.sort_by(f64::total_cmp);
-    Ok(Times { iterations, median_us: all[all.len() / 2], min_us: all[0], max_us: all[all.len() - 1] })
+    Ok(((iterations as f64 * time.as_secs_f64() / seconds) as u64).max(1))
 }
 
-/// The largest of all ranks' values.
-fn slowest(comm: &Comm, mine: f64) -> Result<f64> {
-    let all = gather(comm.bootstrap(), comm.config().setup_timeout, mine.to_bits())?;
+fn sorted(values: impl Iterator<Item = f64>) -> Vec<f64> {
+    let mut all: Vec<_> = values.collect();
+    all.sort_by(f64::total_cmp);
+    all
+}
+
+/// The largest of all ranks' times, in seconds.
+fn slowest(comm: &Comm, mine: Duration) -> Result<f64> {
+    let all = gather(comm.bootstrap(), comm.config().setup_timeout, mine.as_secs_f64().to_bits())?;
     Ok(all.into_iter().map(f64::from_bits).fold(0.0, f64::max))
 }
 

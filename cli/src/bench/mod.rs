@@ -28,6 +28,7 @@ Examples:
   rma bench stream --puts 64 --bytes 4K         rank 0 puts to rank 1 as fast as the credits come
   rma bench halo --ranks 8 --bytes 1024,4096    six messages to the neighbors of a 2x2x2 torus
   rma bench halo --csv > halo.csv               for a program or a plot
+  rma bench halo --backend peach2               over emulated boards, also by their clock
   mpirun -n 2 rma bench halo --backend mpi      ranks of an MPI, which also moves the data";
 
 /// Time the library's own exchanges on this machine.
@@ -133,6 +134,10 @@ impl Mode {
 }
 
 impl Options {
+    fn batch(&self) -> Duration {
+        Duration::from_millis(self.batch_ms)
+    }
+
     /// How many rails the messages are spread over.
     fn rails_of(&self, comm: &Comm) -> u16 {
         let caps = comm.caps();

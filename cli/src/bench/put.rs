@@ -6,16 +6,13 @@ use super::measure::{Times, measure};
 use super::report::Report;
 use anyhow::{Result, ensure};
 use rma::{Comm, Rank};
-use std::time::Duration;
 
 pub(super) fn run(comm: &Comm, options: &Options, puts: u32) -> Result<()> {
     ensure!(comm.size() == 2, "{} ranks: a ping-pong has 2", comm.size());
     let what = if puts == 1 { "one-way time".to_owned() } else { format!("one-way time of a chain of {puts} puts") };
     let report = Report::begin("put", &what, comm, options, puts);
     for &bytes in &options.bytes {
-        let round_trip = ping_pong(comm, options, puts, bytes)?;
-        let Times { iterations, median_us, min_us, max_us } = round_trip;
-        report.row(bytes, &Times { iterations, median_us: median_us / 2.0, min_us: min_us / 2.0, max_us: max_us / 2.0 });
+        report.row(bytes, &ping_pong(comm, options, puts, bytes)?);
     }
     Ok(())
 }
@@ -38,7 +35,7 @@ fn ping_pong(comm: &Comm, options: &Options, puts: u32, bytes: usize) -> Result<
         queue.commit()
     };
     let (mut there, mut back) = (commit(Rank(0))?, commit(Rank(1))?);
-    let times = measure(comm, options.repeats, Duration::from_millis(options.batch_ms), |iterations| {
+    let times = measure(comm, options.repeats, options.batch(), |iterations| {
         if me == Rank(1) {
             for _ in 0..iterations {
                 let arrived = there.start()?.wait()?;
@@ -57,5 +54,5 @@ fn ping_pong(comm: &Comm, options: &Options, puts: u32, bytes: usize) -> Result<
     drop((there, back));
     chain.check(peer)?;
     chain.free()?;
-    Ok(times)
+    Ok(times.one_way())
 }

@@ -6,7 +6,6 @@ use super::measure::{Times, measure};
 use super::report::Report;
 use anyhow::{Result, ensure};
 use rma::{Comm, Rank, Ready, RmaQueue};
-use std::time::Duration;
 
 const ORIGIN: Rank = Rank(0);
 const TARGET: Rank = Rank(1);
@@ -28,7 +27,7 @@ fn stream(comm: &Comm, options: &Options, puts: u32, queues: u8, bytes: usize) -
     let committed = chains.iter().map(|chain| commit(comm, options, chain));
     let mut committed = committed.collect::<rma::Result<Vec<_>>>()?;
     // What the target's wait returns is dropped at once: that is the credit for the next chain.
-    let times = measure(comm, options.repeats, Duration::from_millis(options.batch_ms), |iterations| match &mut committed[..] {
+    let times = measure(comm, options.repeats, options.batch(), |iterations| match &mut committed[..] {
         [queue] => (0..iterations).try_for_each(|_| queue.start()?.wait().map(drop)),
         [even, odd] => {
             let mut flight = even.start()?;
