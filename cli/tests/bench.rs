@@ -145,3 +145,95 @@ fn what_cannot_be_timed_is_refused_with_its_numbers() {
         assert!(done.code != 0 && done.err().contains(text), "{args:?}: {done:?}");
     }
 }
+
+/// What a put takes from one board to another by the paper's fits, in ns.
+fn by_the_paper(row: &[(String, String)]) -> f64 {
+    let bytes: f64 = field(row, "bytes").parse().unwrap();
+    let hops: f64 = field(row, "hops").parse().unwrap();
+    let to_the_next = match (field(row, "memory"), bytes) {
+        ("cpu", _) => 1800.0 + bytes / 3.5,
+        (_, ..=2048.0) => 2010.0 + 0.085 * bytes,
+        _ => 1950.0 + bytes / 2.585,
+    };
+    let fetch = if field(row, "placement") == "host" { 650.0 } else { 0.0 };
+    to_the_next + 250.0 * (hops - 1.0) + fetch
+}
+
+fn peach2(args: &[&str]) -> Finished {
+    finish(rma(&[&["bench", "peach2", "--csv"], args].concat()))
+}
+
+#[test]
+fn every_memory_placement_and_size_of_emulated_boards_is_there_once_with_the_time_of_the_paper() {
+    let run = || rows(&peach2(&["--bytes", "8,4K"]));
+    let (rows, again) = (run(), run());
+    let mut found: Vec<_> = rows.iter().map(|row| ["memory", "placement", "bytes"].map(|name| field(row, name))).collect();
+    found.sort_unstable();
+    let all = ["cpu", "gpu"].into_iter().flat_map(|memory| {
+        let placements = ["host", "internal", "registers"].into_iter();
+        placements.flat_map(move |placement| ["4096", "8"].map(|bytes| [memory, placement, bytes]))
+    });
+    assert_eq!(found, all.collect::<Vec<_>>());
+    for (row, again) in rows.iter().zip(&again) {
+        let us: f64 = field(row, "virtual_us").parse().unwrap();
+        assert!((us - by_the_paper(row) / 1e3).abs() < 0.0011, "{} ns expected: {row:?}", by_the_paper(row));
+        let bytes: f64 = field(row, "bytes").parse().unwrap();
+        let rate: f64 = field(row, "virtual_mb_per_s").parse().unwrap();
+        assert!((rate / (bytes / us) - 1.0).abs() < 0.001, "{row:?}");
+        assert!(field(row, "real_us").parse::<f64>().is_ok_and(|us| us > 0.0), "{row:?}");
+        for (this, that) in row.iter().zip(again).filter(|((name, _), _)| name != "real_us") {
+            assert_eq!(this, that, "{row:?}");
+        }
+    }
+}
+
+#[test]
+fn boards_further_on_take_longer_and_puts_of_a_chain_follow_each_other() {
+    let quick = ["--bytes", "8", "--memories", "cpu", "--placements", "registers,host"];
+    for hops in ["2", "5", "8"] {
+        for row in rows(&peach2(&[&["--hops", hops], &quick[..]].concat())) {
+            let us: f64 = field(&row, "virtual_us").parse().unwrap();
+            assert_eq!(field(&row, "hops"), hops);
+            assert!((us - by_the_paper(&row) / 1e3).abs() < 0.0011, "{row:?}");
+        }
+    }
+    for row in rows(&peach2(&[&["--puts", "3"], &quick[..]].concat())) {
+        let us: f64 = field(&row, "virtual_us").parse().unwrap();
+        assert!((us - 3.0 * by_the_paper(&row) / 1e3).abs() < 0.0011, "{row:?}");
+    }
+}
+
+#[test]
+fn what_variables_say_of_boards_holds_but_for_what_the_options_say() {
+    let mut command = rma(&["bench", "peach2", "--csv", "--bytes", "8", "--memories", "cpu", "--placements", "host"]);
+    command.env("RMA_PEACH2_CLOCK", "fetch_host_ns=500").env("RMA_BACKEND", "shm");
+    command.env("RMA_PEACH2_MEMORY", "gpu").env("RMA_PEACH2_PLACEMENT", "internal");
+    let rows = rows(&finish(command));
+    assert_eq!((rows.len(), field(&rows[0], "virtual_us")), (1, "2.302"));
+}
+
+#[test]
+fn boards_that_cannot_be_are_refused_with_their_numbers() {
+    let refused: &[(&[&str], &str)] = &[
+        (&["--hops", "9"], "--hops 9: boards of a ring of 16 are at most 8 apart; use 1 to 8\n"),
+        (&["--hops", "0"], "0 is not in 1.."),
+        (&["--puts", "0"], "1..=1048576"),
+        (&["--placements", "disk"], "possible values: registers, internal, host"),
+        (&["--memories", "disk"], "possible values: cpu, gpu"),
+        (&["--bytes", "99999999999999999"], "--bytes 99999999999999999: window length"),
+    ];
+    for (args, text) in refused {
+        let done = peach2(args);
+        assert!(done.code != 0 && done.err().contains(text), "{args:?}: {done:?}");
+    }
+    let short_ring = |hops| {
+        let mut command = rma(&["bench", "peach2", "--csv", "--bytes", "8", "--hops", hops]);
+        command.env("RMA_PEACH2_RING", "8");
+        finish(command)
+    };
+    assert_eq!(short_ring("4").code, 0);
+    let error = short_ring("5").err();
+    assert!(error.contains("ring of 8 are at most 4 apart; use 1 to 4, or set RMA_PEACH2_RING=16"), "{error}");
+    let done = finish(rma(&["run", "-n", "2", "--", env!("CARGO_BIN_EXE_rma"), "bench", "peach2"]));
+    assert!(done.code != 0 && done.err().contains("start it without `rma run`"), "{done:?}");
+}

@@ -25,6 +25,15 @@ impl Times {
     }
 }
 
+/// How many iterations are timed at once.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Batch {
+    /// As many as take about this long here.
+    Lasting(Duration),
+    /// So many, whatever they take: by the clock of an emulated device every run then has the same times.
+    Of(u64),
+}
+
 /// What the slowest rank took for a batch.
 #[derive(Clone, Copy, Debug)]
 struct Taken {
@@ -32,13 +41,8 @@ struct Taken {
     virtual_seconds: Option<f64>,
 }
 
-/// Times `exchange(iterations)` on all ranks: `repeats` batches of about `batch`, after one that is not counted.
-pub(super) fn measure(
-    comm: &Comm,
-    repeats: u32,
-    batch: Duration,
-    mut exchange: impl FnMut(u64) -> rma::Result<()>,
-) -> Result<Times> {
+/// Times `exchange(iterations)` on all ranks: `repeats` batches, after one that is not counted.
+pub(super) fn measure(comm: &Comm, repeats: u32, batch: Batch, mut exchange: impl FnMut(u64) -> rma::Result<()>) -> Result<Times> {
     let mut timed = |iterations| -> Result<Taken> {
         comm.barrier()?;
         let (begun, begun_virtually) = (Instant::now(), comm.virtual_now());
@@ -48,7 +52,10 @@ pub(super) fn measure(
         let mine = comm.virtual_now().zip(begun_virtually).map(|(now, begun)| now.saturating_sub(begun));
         Ok(Taken { seconds, virtual_seconds: mine.map(|mine| slowest(comm, mine)).transpose()? })
     };
-    let iterations = iterations_in(batch, |iterations| Ok(timed(iterations)?.seconds))?;
+    let iterations = match batch {
+        Batch::Of(iterations) => iterations,
+        Batch::Lasting(time) => iterations_in(time, |iterations| Ok(timed(iterations)?.seconds))?,
+    };
     timed(iterations)?;
     let all = (0..repeats).map(|_| timed(iterations)).collect::<Result<Vec<_>>>()?;
     let us = |seconds: f64| seconds * 1e6 / iterations as f64;
@@ -92,4 +99,43 @@ fn slowest(comm: &Comm, mine: Duration) -> Result<f64> {
 pub(super) fn gather(boot: &dyn Bootstrap, patience: Duration, mine: u64) -> Result<Vec<u64>> {
     let all = boot.allgather(&mine.to_le_bytes(), Deadline::after(patience))?;
     Ok(all.iter().filter_map(|bytes| bytes.as_slice().try_into().ok()).map(u64::from_le_bytes).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rma::{Config, Rank};
+
+    /// Two ranks time three puts of rank 0 to itself.
+    fn timed(backend: &str) -> Vec<Times> {
+        let mut config = Config::default();
+        config.backend = Some(backend.into());
+        let rank = |comm: Comm| {
+            let window = comm.window_alloc(16)?;
+            let mut queue = comm.queue_alloc(&window)?;
+            if comm.rank() == Rank(0) {
+                queue.push(&comm.declare_write(&window, 0, &window, 8, 8, Rank(0))?)?.add_origin(Rank(0))?;
+            }
+            let mut queue = queue.commit()?;
+            measure(&comm, 3, Batch::Of(3), |iterations| {
+                if comm.rank() == Rank(0) {
+                    (0..iterations).try_for_each(|_| queue.start()?.wait().map(drop))?;
+                }
+                Ok(())
+            })
+        };
+        Comm::threads_with(2, config, rank).unwrap().into_iter().collect::<Result<_>>().unwrap()
+    }
+
+    #[test]
+    fn the_rank_that_takes_longest_counts_also_by_the_clock_of_an_emulated_device() {
+        rma_peach2::offer();
+        for times in timed(rma_peach2::NAME) {
+            // Without a hop the put takes 1.5523 us, and its credit comes after 0.55 us.
+            assert!(times.virtual_us.is_some_and(|us| (us - 2.1023).abs() < 0.001), "{times:?}");
+            assert_eq!(times.iterations, 3);
+            assert_eq!(times.one_way().virtual_us, times.virtual_us.map(|us| us / 2.0));
+        }
+        assert!(timed("shm").iter().all(|times| times.virtual_us.is_none() && times.min_us > 0.0));
+    }
 }

@@ -1,11 +1,12 @@
 //! `rma bench`: times the library's own exchanges, for people and as CSV for programs that compare.
 //! Owns the options, and that the same run happens on threads and on processes; what is timed is in `put`,
-//! `stream`, `halo` and `page_tables`.
+//! `stream`, `halo`, `page_tables` and, with options of its own, `peach2`.
 
 mod chain;
 mod halo;
 mod measure;
 mod page_tables;
+mod peach2;
 mod put;
 mod report;
 mod stream;
@@ -13,6 +14,7 @@ mod stream;
 use crate::run;
 use anyhow::{Context, Result, ensure};
 use clap::{Args, Subcommand, ValueEnum};
+use measure::Batch;
 use rma::{Comm, Config, provider};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -29,6 +31,7 @@ Examples:
   rma bench halo --ranks 8 --bytes 1024,4096    six messages to the neighbors of a 2x2x2 torus
   rma bench halo --csv > halo.csv               for a program or a plot
   rma bench halo --backend peach2               over emulated boards, also by their clock
+  rma bench peach2                              latencies of emulated PEACH2 boards
   mpirun -n 2 rma bench halo --backend mpi      ranks of an MPI, which also moves the data";
 
 /// Time the library's own exchanges on this machine.
@@ -36,7 +39,14 @@ Examples:
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct BenchArgs {
     #[command(subcommand)]
-    bench: Bench,
+    bench: Benches,
+}
+
+#[derive(Debug, Subcommand)]
+enum Benches {
+    #[command(flatten)]
+    OnThisMachine(Bench),
+    Peach2(peach2::Peach2Options),
 }
 
 #[derive(Clone, Debug, Subcommand)]
@@ -134,8 +144,8 @@ impl Mode {
 }
 
 impl Options {
-    fn batch(&self) -> Duration {
-        Duration::from_millis(self.batch_ms)
+    fn batch(&self) -> Batch {
+        Batch::Lasting(Duration::from_millis(self.batch_ms))
     }
 
     /// How many rails the messages are spread over.
@@ -182,7 +192,10 @@ impl Bench {
 
 /// `rma bench`.
 pub(crate) fn main(args: &BenchArgs) -> Result<ExitCode> {
-    let bench = &args.bench;
+    let bench = match &args.bench {
+        Benches::OnThisMachine(bench) => bench,
+        Benches::Peach2(options) => return peach2::main(options),
+    };
     let options = bench.options();
     match bench {
         Bench::Put(_) => ensure!(options.ranks == 2, "--ranks {}: a ping-pong has 2 ranks", options.ranks),

@@ -1,58 +1,92 @@
-//! The ping-pong: rank 0 puts, rank 1 waits for it and puts back.
+//! The ping-pong: rank 0 puts, another rank waits for it and puts back.
 
 use super::Options;
 use super::chain::Chain;
-use super::measure::{Times, measure};
+use super::measure::{Batch, Times, measure};
 use super::report::Report;
 use anyhow::{Result, ensure};
-use rma::{Comm, Rank};
+use rma::{Comm, Rank, Ready, RmaQueue};
 
 pub(super) fn run(comm: &Comm, options: &Options, puts: u32) -> Result<()> {
     ensure!(comm.size() == 2, "{} ranks: a ping-pong has 2", comm.size());
     let what = if puts == 1 { "one-way time".to_owned() } else { format!("one-way time of a chain of {puts} puts") };
     let report = Report::begin("put", &what, comm, options, puts);
     for &bytes in &options.bytes {
-        report.row(bytes, &ping_pong(comm, options, puts, bytes)?);
+        let ping_pong = PingPong {
+            far: Rank(1),
+            puts,
+            bytes,
+            rails: options.rails_of(comm),
+            expose_at_start: options.expose_at_start,
+            repeats: options.repeats,
+            batch: options.batch(),
+        };
+        report.row(bytes, &ping_pong.run(comm)?);
     }
     Ok(())
 }
 
-fn ping_pong(comm: &Comm, options: &Options, puts: u32, bytes: usize) -> Result<Times> {
-    let (me, peer) = (comm.rank(), Rank(1 - comm.rank().0));
-    let chain = Chain::declare(comm, peer, puts, bytes, options.rails_of(comm))?;
-    let commit = |sender: Rank| {
+/// Chains of puts between rank 0 and a rank further on.
+pub(super) struct PingPong {
+    pub(super) far: Rank,
+    pub(super) puts: u32,
+    pub(super) bytes: usize,
+    pub(super) rails: u16,
+    pub(super) expose_at_start: bool,
+    pub(super) repeats: u32,
+    pub(super) batch: Batch,
+}
+
+impl PingPong {
+    /// Collective, also for the ranks that neither put nor receive. Times are one way.
+    pub(super) fn run(&self, comm: &Comm) -> Result<Times> {
+        let near = Rank(0);
+        let peer = match comm.rank() {
+            me if me == near => Some(self.far),
+            me if me == self.far => Some(near),
+            _ => None,
+        };
+        let puts = if peer.is_some() { self.puts } else { 0 };
+        let chain = Chain::declare(comm, peer.unwrap_or(near), puts, self.bytes, self.rails)?;
+        let (mut there, mut back) = (self.commit(comm, &chain, near, self.far)?, self.commit(comm, &chain, self.far, near)?);
+        let times = measure(comm, self.repeats, self.batch, |iterations| match peer {
+            None => Ok(()),
+            Some(peer) if peer == near => {
+                for _ in 0..iterations {
+                    let arrived = there.start()?.wait()?;
+                    back.start_after(arrived)?.wait()?;
+                }
+                Ok(())
+            }
+            Some(_) => {
+                there.start()?.wait()?;
+                for _ in 1..iterations {
+                    let arrived = back.start()?.wait()?;
+                    there.start_after(arrived)?.wait()?;
+                }
+                back.start()?.wait().map(drop)
+            }
+        })?;
+        drop((there, back));
+        if let Some(peer) = peer {
+            chain.check(peer)?;
+        }
+        chain.free()?;
+        Ok(times.one_way())
+    }
+
+    fn commit(&self, comm: &Comm, chain: &Chain, from: Rank, to: Rank) -> rma::Result<RmaQueue<Ready>> {
         let mut queue = comm.queue_alloc(&chain.inbox)?;
-        if me == sender {
+        if comm.rank() == from {
             for put in chain.puts() {
                 queue.push(put)?;
             }
-        } else {
-            queue.add_origin(sender)?;
+        } else if comm.rank() == to {
+            queue.add_origin(from)?;
         }
-        if options.expose_at_start {
+        if self.expose_at_start {
             queue.expose_at_start();
         }
         queue.commit()
-    };
-    let (mut there, mut back) = (commit(Rank(0))?, commit(Rank(1))?);
-    let times = measure(comm, options.repeats, options.batch(), |iterations| {
-        if me == Rank(1) {
-            for _ in 0..iterations {
-                let arrived = there.start()?.wait()?;
-                back.start_after(arrived)?.wait()?;
-            }
-            return Ok(());
-        }
-        there.start()?.wait()?;
-        for _ in 1..iterations {
-            let arrived = back.start()?.wait()?;
-            there.start_after(arrived)?.wait()?;
-        }
-        back.start()?.wait()?;
-        Ok(())
-    })?;
-    drop((there, back));
-    chain.check(peer)?;
-    chain.free()?;
-    Ok(times.one_way())
+    }
 }
