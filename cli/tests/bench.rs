@@ -237,3 +237,13 @@ fn boards_that_cannot_be_are_refused_with_their_numbers() {
     let done = finish(rma(&["run", "-n", "2", "--", env!("CARGO_BIN_EXE_rma"), "bench", "peach2"]));
     assert!(done.code != 0 && done.err().contains("start it without `rma run`"), "{done:?}");
 }
+
+#[test]
+fn a_reader_that_has_seen_enough_ends_a_benchmark_well() {
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_rma"));
+    command.args(["bench", "peach2", "--bytes", "8,16,32,64"]).env("RUST_BACKTRACE", "0");
+    let mut child = command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+}

@@ -101,7 +101,7 @@ fn every_size_between_graphics_processors_follows_the_fit() {
         let bytes = 1usize << bits;
         let expected = match bytes {
             ..=2048 => 2.01 + 8.5e-5 * bytes as f64,
-            ..=524_288 => 1.95 + bytes as f64 / 2585.0,
+            4096..=524_288 => 1.95 + bytes as f64 / 2585.0,
             _ => bytes as f64 / 2345.0,
         };
         let measured = ping_pong_us(2, &[("RMA_PEACH2_MEMORY", "gpu")], &[(0, bytes, 0)]);

@@ -7,7 +7,7 @@ mod harness;
 
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
-use harness::{Report, Running, beside, bodies, start};
+use harness::{Outcome, Report, Running, beside, bodies, start};
 use rma_tests::{Body, faults};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
@@ -98,7 +98,7 @@ fn on_boards(mut command: Command) -> Command {
 
 /// The survivors check what they are told, and how soon; here, that every one of them got to its end.
 fn survivors_name_the_dead(boards: u32, body: &Body) -> Result<()> {
-    let outcome = job(Ranks::Processes(boards), &[body], &[])?.finish()?;
+    let outcome: Outcome = job(Ranks::Processes(boards), &[body], &[])?.finish()?;
     let survivors = outcome.lines.iter().filter(|line| line.ends_with("survived")).count();
     ensure!(outcome.status.code() == Some(128 + 9), "{}, not the status of a killed rank:\n{}", outcome.status, outcome.text());
     ensure!(survivors + 1 == boards as usize, "{survivors} of {boards} got to their end:\n{}", outcome.text());

@@ -26,7 +26,7 @@ pub(super) fn with_one_heap() -> Result<()> {
 pub(super) fn run(comm: &Comm, options: &Options) -> Result<()> {
     let speaks = comm.rank() == Rank(0);
     if speaks && options.csv {
-        println!("bench,backend,mode,ranks,bytes,page_tables_kb,formula_kb");
+        say!("bench,backend,mode,ranks,bytes,page_tables_kb,formula_kb");
     }
     for &bytes in &options.bytes {
         let total_kb = touch_all(comm, options, bytes)?;
@@ -38,9 +38,9 @@ pub(super) fn run(comm: &Comm, options: &Options) -> Result<()> {
         let sets = if options.mode == super::Mode::Threads { 1 } else { u64::from(ranks) };
         let formula_kb = sets * (u64::from(ranks) * bytes as u64).div_ceil(2 << 20) * 4;
         if options.csv {
-            println!("page-tables,{backend},{mode},{ranks},{bytes},{total_kb},{formula_kb}");
+            say!("page-tables,{backend},{mode},{ranks},{bytes},{total_kb},{formula_kb}");
         } else {
-            println!(
+            say!(
                 "{ranks} ranks as {mode}, each with a window of {bytes} bytes that all others can write: {total_kb} kB of page \
                  tables (the windows alone by formula: {formula_kb} kB)"
             );

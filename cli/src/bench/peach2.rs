@@ -145,12 +145,12 @@ impl Peach2Options {
 
     fn print_head(&self) {
         if self.csv {
-            println!("memory,placement,hops,puts,bytes,virtual_us,real_us,virtual_mb_per_s");
+            say!("memory,placement,hops,puts,bytes,virtual_us,real_us,virtual_mb_per_s");
             return;
         }
         let what = if self.puts == 1 { "a put".to_owned() } else { format!("a chain of {} puts", self.puts) };
-        println!("peach2: one-way time of {what}, emulated boards {} hop(s) apart; real us is what the emulation took", self.hops);
-        println!("memory  placement       bytes    virtual us  virtual MB/s       real us");
+        say!("peach2: one-way time of {what}, emulated boards {} hop(s) apart; real us is what the emulation took", self.hops);
+        say!("memory  placement       bytes    virtual us  virtual MB/s       real us");
     }
 
     fn print(&self, memory: Memory, placement: Placement, bytes: usize, times: &Times) {
@@ -159,9 +159,9 @@ impl Peach2Options {
         let rate = bytes as f64 * f64::from(self.puts) / virtual_us;
         if self.csv {
             let Self { hops, puts, .. } = self;
-            println!("{memory},{placement},{hops},{puts},{bytes},{virtual_us:.3},{real_us:.4},{rate:.4}");
+            say!("{memory},{placement},{hops},{puts},{bytes},{virtual_us:.3},{real_us:.4},{rate:.4}");
         } else {
-            println!("{memory:<6}  {placement:<9}  {bytes:>10}  {virtual_us:>12.3}  {rate:>12.0}  {real_us:>12.3}");
+            say!("{memory:<6}  {placement:<9}  {bytes:>10}  {virtual_us:>12.3}  {rate:>12.0}  {real_us:>12.3}");
         }
     }
 }

@@ -21,14 +21,14 @@ impl<'a> Report<'a> {
         let (backend, rails) = (comm.caps().name, options.rails_of(comm));
         let report = Self { bench, options, backend, ranks: comm.size(), rails, puts, speaks: comm.rank() == Rank(0) };
         if report.speaks && options.csv {
-            println!("bench,backend,mode,ranks,rails,bytes,iterations,median_us,min_us,max_us,puts,per_put_us,mb_per_s,virtual_us");
+            say!("bench,backend,mode,ranks,rails,bytes,iterations,median_us,min_us,max_us,puts,per_put_us,mb_per_s,virtual_us");
         } else if report.speaks {
             let mode = options.mode.name();
             let rails = if rails == 1 { "1 rail".to_owned() } else { format!("{rails} rails") };
-            println!("{bench}: {unit}, {} ranks as {mode}, {} backend, {rails}", report.ranks, report.backend);
+            say!("{bench}: {unit}, {} ranks as {mode}, {} backend, {rails}", report.ranks, report.backend);
             let per_put = if report.shows_per_put() { format!("  {:>12}", "us per put") } else { String::new() };
             let emulated = if comm.caps().virtual_time { format!("  {:>12}", "virtual us") } else { String::new() };
-            println!("{:>10}  {:>12}  {:>12}  {:>12}  {:>10}{per_put}{emulated}", "bytes", "median us", "min us", "max us", "MB/s");
+            say!("{:>10}  {:>12}  {:>12}  {:>12}  {:>10}{per_put}{emulated}", "bytes", "median us", "min us", "max us", "MB/s");
         }
         report
     }
@@ -42,14 +42,14 @@ impl<'a> Report<'a> {
             let Self { bench, backend, ranks, rails, .. } = self;
             let mode = self.options.mode.name();
             let virtual_us = virtual_us.map_or_else(String::new, |us| format!("{us:.3}"));
-            println!(
+            say!(
                 "{bench},{backend},{mode},{ranks},{rails},{bytes},{iterations},{median_us:.4},{min_us:.4},{max_us:.4},\
                  {puts},{per_put_us:.4},{rate:.4},{virtual_us}"
             );
         } else if self.speaks {
             let per_put = if self.shows_per_put() { format!("  {per_put_us:>12.3}") } else { String::new() };
             let emulated = virtual_us.map_or_else(String::new, |us| format!("  {us:>12.3}"));
-            println!("{bytes:>10}  {median_us:>12.3}  {min_us:>12.3}  {max_us:>12.3}  {rate:>10.0}{per_put}{emulated}");
+            say!("{bytes:>10}  {median_us:>12.3}  {min_us:>12.3}  {max_us:>12.3}  {rate:>10.0}{per_put}{emulated}");
         }
     }
 
