@@ -1,6 +1,6 @@
 //! What exchanges take on the boards' clock: the figures of the paper (P3), and that they are the same on every run.
 
-use rma::{Comm, Config, Error, MsgHandle, Rail, Rank, Ready, RmaQueue, RmaWindow};
+use rma::{Comm, Config, Error, MsgHandle, Rail, Rank, Ready, RmaQueue, RmaWindow, VirtualSpan};
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -213,6 +213,34 @@ fn puts_to_several_targets_are_serial_on_one_channel_too() {
 }
 
 #[test]
+fn queues_that_use_one_channel_take_turns_on_it() {
+    let one = epoch_us(|comm, inbox, outbox| comm.declare_write(inbox, 0, outbox, 0, 4096, 1));
+    for (rails, times) in [([2, 2], 2.0), ([1, 2], 1.0)] {
+        let ended = on_boards(2, &[("RMA_PEACH2_CLOCK", "pio_ns=0,hop_ns=0")], |comm| {
+            let (outbox, inbox) = (comm.window_alloc(4096)?, comm.window_alloc(2 * 4096)?);
+            let commit = |place: usize| {
+                let mut queue = comm.queue_alloc(&inbox)?;
+                if comm.rank() == Rank(0) {
+                    let put = comm.declare_write(&inbox, place * 4096, &outbox, 0, 4096, 1)?;
+                    queue.push(&put.rail(Rail(rails[place]))?)?;
+                } else {
+                    queue.add_origin(0)?;
+                }
+                queue.commit()
+            };
+            let (mut first, mut second) = (commit(0)?, commit(1)?);
+            let (first, second) = (first.start()?, second.start()?);
+            let ended = |span: Option<VirtualSpan>| us(span.expect("a virtual clock").ended);
+            Ok((ended(first.wait()?.virtual_span()), ended(second.wait()?.virtual_span())))
+        });
+        for (first, second) in ended {
+            assert_near(first, one - 0.25, "the first");
+            assert_near(second, times * (one - 0.25), "the second");
+        }
+    }
+}
+
+#[test]
 fn a_pipelined_channel_does_not_wait_for_arrivals() {
     let puts: Vec<_> = (0..4).map(|i| (8 * i, 8, 0)).collect();
     let serial = ping_pong_us(2, &[], &puts);
@@ -286,6 +314,37 @@ fn chains_take_the_places_that_other_queues_leave_and_give_them_back_when_cleare
         lies_in(&again, "registers");
         nearly_all.clear();
         lies_in(&commit(1057, 18, 3)?, "internal memory");
+        Ok(())
+    });
+}
+
+/// What a partner does must not decide where the next chain lies, and so how long it takes.
+#[test]
+fn a_cleared_queue_gives_its_places_back_although_its_partner_keeps_it() {
+    on_boards(2, &[], |comm| {
+        let (outbox, inbox) = (comm.window_alloc(64)?, comm.window_alloc(64)?);
+        let commit = |first: usize| {
+            let mut queue = comm.queue_alloc(&inbox)?;
+            if comm.rank() == Rank(0) {
+                for i in first..first + 16 {
+                    queue.push(&comm.declare_write(&inbox, i, &outbox, i, 1, 1)?.rail(Rail(0))?)?;
+                }
+            } else {
+                queue.add_origin(0)?;
+            }
+            queue.commit()
+        };
+        let mut kept = Vec::new();
+        for round in 0..3 {
+            let queue = commit(16 * round)?;
+            if comm.rank() == Rank(1) {
+                kept.push(queue);
+            } else {
+                let text = queue.explain();
+                assert!(text.contains("16 descriptor(s) in registers;"), "{text}");
+                queue.clear();
+            }
+        }
         Ok(())
     });
 }
