@@ -56,14 +56,14 @@ pub(crate) struct Walk<'a, M, T> {
     next: Option<Address>,
     step: u64,
     /// Brent: where the walk was at the last power of two, and how many steps it goes on from there.
-    landmark: Address,
+    landmark: Option<Address>,
     until: u64,
 }
 
 impl<'a, M: DescriptorMemory, T> Walk<'a, M, T> {
     /// From the descriptor at `head` on.
     pub(crate) fn new(node: Node, memory: &'a M, windows: &'a Windows<T>, head: Address) -> Self {
-        Self { node, memory, windows, next: Some(head), step: 0, landmark: Address::NULL, until: 1 }
+        Self { node, memory, windows, next: Some(head), step: 0, landmark: None, until: 1 }
     }
 
     #[inline]
@@ -72,14 +72,14 @@ impl<'a, M: DescriptorMemory, T> Walk<'a, M, T> {
         if at.node() != self.node {
             return Err(ChainError::Foreign { step, at, own: self.node });
         }
-        if at == self.landmark {
+        if self.landmark == Some(at) {
             return Err(ChainError::Loop { step, at });
         }
         if step == MAX_CHAIN {
             return Err(ChainError::TooLong);
         }
         if step == self.until {
-            (self.landmark, self.until) = (at, 2 * step);
+            (self.landmark, self.until) = (Some(at), 2 * step);
         }
         let (descriptor, real) = self.memory.fetch(at.offset()).ok_or(ChainError::NoDescriptor { step, at })?;
         let request = Request::decode(&descriptor).map_err(|cause| ChainError::Malformed { step, at, cause })?;
@@ -112,3 +112,6 @@ impl<'a, M: DescriptorMemory, T> Iterator for Walk<'a, M, T> {
         Some(self.take(at))
     }
 }
+
+#[cfg(test)]
+mod tests;
