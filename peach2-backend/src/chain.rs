@@ -23,8 +23,8 @@ pub(crate) enum ChainError {
     NoDescriptor { step: u64, at: Address },
     #[error("the chain comes back to the descriptor at {at} after {step} steps")]
     Loop { step: u64, at: Address },
-    #[error("the chain has more than {MAX_CHAIN} descriptors")]
-    TooLong,
+    #[error("the chain has more than {limit} descriptors")]
+    TooLong { limit: u64 },
     #[error("descriptor {step} at {at}: {cause}")]
     Malformed { step: u64, at: Address, cause: Malformed },
     #[error("descriptor {step} says it lies in {said:?}, and was read from {real:?}")]
@@ -55,6 +55,8 @@ pub(crate) struct Walk<'a, M, T> {
     windows: &'a Windows<T>,
     next: Option<Address>,
     step: u64,
+    /// How many descriptors there may be.
+    limit: u64,
     /// Brent: where the walk was at the last power of two, and how many steps it goes on from there.
     landmark: Option<Address>,
     until: u64,
@@ -63,7 +65,12 @@ pub(crate) struct Walk<'a, M, T> {
 impl<'a, M: DescriptorMemory, T> Walk<'a, M, T> {
     /// From the descriptor at `head` on.
     pub(crate) fn new(node: Node, memory: &'a M, windows: &'a Windows<T>, head: Address) -> Self {
-        Self { node, memory, windows, next: Some(head), step: 0, landmark: None, until: 1 }
+        Self::of_at_most(MAX_CHAIN, node, memory, windows, head)
+    }
+
+    /// The same, of no more than so many descriptors.
+    pub(crate) fn of_at_most(limit: u64, node: Node, memory: &'a M, windows: &'a Windows<T>, head: Address) -> Self {
+        Self { node, memory, windows, next: Some(head), step: 0, limit, landmark: None, until: 1 }
     }
 
     #[inline]
@@ -75,8 +82,8 @@ impl<'a, M: DescriptorMemory, T> Walk<'a, M, T> {
         if self.landmark == Some(at) {
             return Err(ChainError::Loop { step, at });
         }
-        if step == MAX_CHAIN {
-            return Err(ChainError::TooLong);
+        if step == self.limit {
+            return Err(ChainError::TooLong { limit: self.limit });
         }
         if step == self.until {
             (self.landmark, self.until) = (Some(at), 2 * step);
@@ -113,5 +120,9 @@ impl<'a, M: DescriptorMemory, T> Iterator for Walk<'a, M, T> {
     }
 }
 
+#[cfg(test)]
+mod fuzz;
+#[cfg(test)]
+mod oracle;
 #[cfg(test)]
 mod tests;
