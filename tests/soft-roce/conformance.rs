@@ -9,6 +9,12 @@ use rma_tests::Body;
 /// Ranks and rails.
 pub(crate) type Shape = (u32, u32);
 
+/// As in 4x1: four ranks, one rail.
+pub(crate) fn shape(text: &str) -> Result<Shape, String> {
+    let numbers = text.split_once('x').and_then(|(ranks, rails)| Some((ranks.parse().ok()?, rails.parse().ok()?)));
+    numbers.ok_or_else(|| format!("{text:?}: use ranks and rails, as in 4x1"))
+}
+
 /// As a part of a test's name.
 pub(crate) fn name((ranks, rails): Shape) -> String {
     format!("{ranks}_ranks_{rails}_rail{}", if rails == 1 { "" } else { "s" })

@@ -36,13 +36,10 @@ struct Cli {
 enum Group {
     /// Every promise, with so many ranks and rails
     Conformance {
-        /// Ranks, as in 2,4
-        #[arg(long, value_delimiter = ',', default_value = "2")]
-        ranks: Vec<u32>,
-        /// Rails, as in 1,4
-        #[arg(long, value_delimiter = ',', default_value = "1")]
-        rails: Vec<u32>,
-        /// Programs beside this one that must run there, too
+        /// Ranks and rails, as in 2x1,4x4
+        #[arg(long, value_delimiter = ',', value_parser = conformance::shape, default_value = "2x1")]
+        shapes: Vec<conformance::Shape>,
+        /// Programs beside this one that must run on the last of these, too
         #[arg(long, value_delimiter = ',')]
         programs: Vec<String>,
     },
@@ -76,12 +73,14 @@ fn main() -> anyhow::Result<ExitCode> {
     lab::is_here()?;
     let mut report = Report::of(cli.only);
     match cli.group {
-        Group::Conformance { ranks, rails, programs } => {
-            for shape in ranks.iter().flat_map(|&ranks| rails.iter().map(move |&rails| (ranks, rails))) {
+        Group::Conformance { shapes, programs } => {
+            for (number, &shape) in (1..).zip(&shapes) {
                 let before = lab::held()?;
                 conformance::run(&mut report, shape, None);
                 conformance::run_with_delays(&mut report, shape);
-                conformance::run_programs(&mut report, shape, &programs);
+                if number == shapes.len() {
+                    conformance::run_programs(&mut report, shape, &programs);
+                }
                 let name = format!("{}::nothing_is_left_in_the_devices", conformance::name(shape));
                 report.test(&name, || lab::all_is_given_back(&before));
             }

@@ -17,11 +17,11 @@ const MEMORY_MIB: u32 = 1536;
 /// Jobs of fewer ranks, and on fewer rails, use some of the devices.
 const LAB: Lab = Lab { ranks: 4, rails: 4, rate_mbit: None, loss_percent: 0.0 };
 
-/// Every promise and every example, with 2 and with 4 ranks, on 1 and on 4 rails.
+/// Every promise with few ranks and rails, with many of one, and with many of both; there every example, too.
 pub(super) fn conformance(steps: &mut Steps) -> Result<Outcome> {
     let metadata = Metadata::read()?;
     let examples = metadata.package("rma-examples")?.programs().join(",");
-    inside(steps, LAB, 1, &["conformance", "--ranks", "2,4", "--rails", "1,4", "--programs", &examples])
+    inside(steps, LAB, 1, &["conformance", "--shapes", "2x1,2x4,4x4", "--programs", &examples])
 }
 
 /// Every promise between two machines, on 1 and on 4 rails, and the end of one of them.
