@@ -9,7 +9,7 @@ use crate::progress::{Expected, Lane, MpiCommitted, Partner, PutCall, Way};
 use crate::window::key_of;
 use crate::{failed, malformed};
 use rma::backend::{Chain, Committed, Put};
-use rma::bootstrap::all_or_none;
+use rma::bootstrap::{all_or_none, conversation};
 use rma::{Bootstrap, Deadline, Error, QueueId, Rail, Rank, Result};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -67,15 +67,15 @@ pub(crate) fn commit(
     make_room(shared, arriving.iter().map(Words::count), boot, deadline)?;
 
     let mut taken = Taken { shared: shared.clone(), lines: BTreeMap::new() };
-    let mut cards = Vec::new();
+    let mut cards = BTreeMap::new();
     for (&peer, words) in partners.iter().zip(&arriving) {
         let (lines, place) =
             shared.boards.borrow_mut().take(words.count()).ok_or_else(|| Error::Launch("bug: a board without room".into()))?;
         taken.lines.insert(peer, lines);
-        let card = postcard::to_stdvec(&Card { queue: chain.queue, place }).expect("bug: a card cannot be encoded");
-        cards.push((peer, card));
+        cards.insert(peer, Card { queue: chain.queue, place });
     }
-    let built = boot.exchange(cards, deadline).and_then(|cards| build(shared, chain, &taken, cards));
+    let cards = conversation(boot, "card", &partners, Ok(cards), deadline);
+    let built = cards.and_then(|cards| build(shared, chain, &taken, &cards));
     // Nobody writes a word unless all do.
     let mut built = all_or_none(boot, "commit", built, deadline)?;
     for partner in &mut built.partners {
@@ -125,14 +125,12 @@ pub(crate) struct Built {
     pub(crate) partners: Vec<Partner>,
 }
 
-fn build(shared: &Rc<Shared>, chain: &Rc<Chain>, taken: &Taken, cards: Vec<(Rank, Vec<u8>)>) -> Result<Built> {
-    let mut cards: BTreeMap<Rank, Vec<u8>> = cards.into_iter().collect();
+fn build(shared: &Rc<Shared>, chain: &Rc<Chain>, taken: &Taken, cards: &BTreeMap<Rank, (Card, Card)>) -> Result<Built> {
     let targets = chain.targets();
     let mut built = Built::default();
-    let mut lanes = puts_by_lane(chain);
+    let mut lanes = chain.lanes();
     for (&peer, lines) in &taken.lines {
-        let card = cards.remove(&peer).ok_or_else(|| malformed("card", peer, "there is none"))?;
-        let card: Card = postcard::from_bytes(&card).map_err(|cause| malformed("card", peer, cause))?;
+        let (_, card) = cards.get(&peer).ok_or_else(|| malformed("card", peer, "there is none"))?;
         if card.queue != chain.queue {
             return Err(malformed("card", peer, format!("it is of {}, not {}", card.queue, chain.queue)));
         }
@@ -156,10 +154,7 @@ fn build(shared: &Rc<Shared>, chain: &Rc<Chain>, taken: &Taken, cards: Vec<(Rank
         let credit = leaving.credits.then(|| far(leaving.credit())).transpose()?;
         built.partners.push(Partner { rank: peer, credit, lines: None });
     }
-    match cards.keys().next() {
-        Some(&stranger) => Err(malformed("card", stranger, "it is no partner of this queue")),
-        None => Ok(built),
-    }
+    Ok(built)
 }
 
 fn lane(
@@ -194,13 +189,4 @@ fn lane(
     }
     let way = Rc::new(Way::new(target, windows, arrived));
     Ok(Lane { target, rail, granted, calls: calls.into(), way, posted: false })
-}
-
-/// The puts of each (target, rail), in the order they were pushed.
-fn puts_by_lane(chain: &Chain) -> BTreeMap<(Rank, Rail), Vec<&Put>> {
-    let mut lanes: BTreeMap<_, Vec<_>> = BTreeMap::new();
-    for put in &chain.puts {
-        lanes.entry((put.target, put.rail)).or_default().push(put);
-    }
-    lanes
 }

@@ -13,7 +13,7 @@ use crate::plan::{self, Announcement, Move};
 use crate::progress::{Expected, FlagRef, Lane, Partner, Peach2Committed};
 use crate::window::{self, Key};
 use rma::backend::{Chain, Committed, Put};
-use rma::bootstrap::all_or_none;
+use rma::bootstrap::{all_or_none, conversation};
 use rma::shm::{Region, RegionId};
 use rma::{Bootstrap, Deadline, Error, QueueId, Rail, Rank, Result};
 use serde::{Deserialize, Serialize};
@@ -100,7 +100,7 @@ pub(crate) fn commit(
 ) -> Result<Box<dyn Committed>> {
     let mut holdings = Holdings::new(shared);
     let written = write_cards(shared, chain, &mut holdings);
-    let cards = exchange_cards(chain, written, boot, deadline);
+    let cards = conversation(boot, "card", &chain.partners(), written, deadline).and_then(|cards| check_cards(chain, cards));
     // Memory changes hands between partners alone, so all must know first whether all are ready for it.
     let cards = match all_or_none(boot, "commit", cards, deadline) {
         Ok(cards) => cards,
@@ -142,34 +142,17 @@ fn board_of(shared: &Shared, peer: Rank) -> Result<RegionId> {
     Ok(handle.region())
 }
 
-/// Tells every partner what it must know, or why nothing comes of it, and learns the same of it.
-fn exchange_cards(chain: &Chain, cards: Result<BTreeMap<Rank, Card>>, boot: &dyn Bootstrap, deadline: Deadline) -> Result<Cards> {
-    let messages = chain.partners().into_iter().map(|peer| {
-        let card = match &cards {
-            Ok(cards) => cards.get(&peer).ok_or_else(|| "no card".to_owned()),
-            Err(error) => Err(error.full_text()),
-        };
-        (peer, postcard::to_stdvec(&card).unwrap_or_default())
-    });
-    let incoming = boot.exchange(messages.collect(), deadline);
-    let mut cards = cards?;
-    let mut both = Cards::new();
-    for (peer, bytes) in incoming? {
-        let card: Result<Card, String> = postcard::from_bytes(&bytes).map_err(|cause| malformed("card", peer, cause))?;
-        let theirs = card.map_err(|reason| Error::CollectiveFailed { call: "commit", rank: peer, reason })?;
-        let mine = cards.remove(&peer).ok_or_else(|| malformed("card", peer, "it is no partner of this queue"))?;
+/// Refuses what no partner of this queue says.
+fn check_cards(chain: &Chain, cards: Cards) -> Result<Cards> {
+    for (&peer, (_, theirs)) in &cards {
         if theirs.queue != chain.queue {
             return Err(malformed("card", peer, format!("it is of {}, not {}", theirs.queue, chain.queue)));
         }
         if !(1..SLOTS).contains(&theirs.slot) {
             return Err(malformed("card", peer, format!("slot {} is none of 1 to {}", theirs.slot, SLOTS - 1)));
         }
-        both.insert(peer, (mine, theirs));
     }
-    match cards.keys().next() {
-        Some(&silent) => Err(malformed("card", silent, "there is none")),
-        None => Ok(both),
-    }
+    Ok(cards)
 }
 
 /// The chain of a (target, rail), before it has a place.
@@ -182,7 +165,7 @@ struct Planned {
 
 fn build(shared: &Rc<Shared>, chain: &Rc<Chain>, cards: &Cards, mut holdings: Holdings) -> Result<Box<dyn Committed>> {
     let mut planned = Vec::new();
-    for ((target, rail), puts) in puts_by_lane(chain) {
+    for ((target, rail), puts) in chain.lanes() {
         let (mine, theirs) = cards.get(&target).ok_or_else(|| malformed("card", target, "there is none"))?;
         let slots = (mine.slot, theirs.slot);
         let requests = plan_lane(shared, (target, rail), &puts, slots, &mut holdings)?;
@@ -280,15 +263,6 @@ fn flags_of(shared: &Shared, peer: Rank) -> Result<Rc<FlagMemory>> {
     let region = shared.space.find(peer, board_of(shared, peer)?);
     let flags = region.and_then(FlagMemory::new).ok_or_else(|| malformed("board handle", peer, "no memory for flags behind it"))?;
     Ok(board.meet(node_of(peer), flags))
-}
-
-/// The puts of each (target, rail), in the order they were pushed.
-fn puts_by_lane(chain: &Chain) -> BTreeMap<(Rank, Rail), Vec<&Put>> {
-    let mut lanes: BTreeMap<_, Vec<_>> = BTreeMap::new();
-    for put in &chain.puts {
-        lanes.entry((put.target, put.rail)).or_default().push(put);
-    }
-    lanes
 }
 
 /// An error of the emulated controller.

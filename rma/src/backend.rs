@@ -24,6 +24,7 @@ use crate::layout::Blocks;
 use crate::memory::available_bytes;
 use crate::{Bootstrap, Deadline, Epoch, Error, QueueId, Rail, Rank, Result, VirtualSpan, WindowId};
 use std::any::Any;
+use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::ptr::NonNull;
 use std::rc::Rc;
@@ -154,6 +155,15 @@ impl Chain {
         targets.sort_unstable();
         targets.dedup();
         targets
+    }
+
+    /// The puts of each (target, rail), in the order they were pushed.
+    pub fn lanes(&self) -> BTreeMap<(Rank, Rail), Vec<&Put>> {
+        let mut lanes: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for put in &self.puts {
+            lanes.entry((put.target, put.rail)).or_default().push(put);
+        }
+        lanes
     }
 
     /// The ranks of which this rank is an origin or a target, ascending, each once.

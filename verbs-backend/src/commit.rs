@@ -12,9 +12,8 @@ use crate::progress::{Expected, Lane, Packed, Partner, VerbsCommitted};
 use crate::slot::Slot;
 use crate::window::{Key, VerbsWindow};
 use rma::backend::{Chain, Committed, Put};
-use rma::bootstrap::{Messages, Objection};
+use rma::bootstrap::{all_or_none, conversation};
 use rma::{Bootstrap, Deadline, Error, QueueId, Rail, Rank, Result};
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -60,51 +59,13 @@ pub(crate) fn commit(
 ) -> Result<Box<dyn Committed>> {
     let mut making = Making::new(shared, chain);
     let cards = making.take_slots().map(|()| making.cards());
-    let theirs = conversation(boot, &making.partners(), cards, deadline, "card");
-    let ends = theirs.and_then(|theirs| making.make_ends(theirs));
-    let theirs = conversation(boot, &making.partners(), ends, deadline, "list of queue pairs");
-    let built = theirs.and_then(|theirs| making.connect(&theirs)).and_then(|()| making.build_lanes());
+    let cards = conversation(boot, "card", &making.partners(), cards, deadline);
+    let ends = cards.and_then(|cards| making.make_ends(&cards));
+    let ends = conversation(boot, "list of queue pairs", &making.partners(), ends, deadline);
+    let built = ends.and_then(|ends| making.connect(&ends)).and_then(|()| making.build_lanes());
     // Nobody may count on a connection of which the other end was not made.
-    let objection = boot.agree(built.as_ref().err().map(Error::full_text), deadline);
-    let lanes = built?;
-    if let Some(Objection { rank, reason }) = objection? {
-        return Err(Error::CollectiveFailed { call: "commit", rank, reason });
-    }
+    let lanes = all_or_none(boot, "commit", built, deadline)?;
     Ok(Box::new(making.finish(lanes)))
-}
-
-/// Tells every partner something, or why not, and hears the same of all. Takes part even when there is nothing to tell.
-fn conversation<T: Serialize + DeserializeOwned>(
-    boot: &dyn Bootstrap,
-    partners: &[Rank],
-    mine: Result<BTreeMap<Rank, T>>,
-    deadline: Deadline,
-    what: &'static str,
-) -> Result<BTreeMap<Rank, T>> {
-    let words = |partner: &Rank| match &mine {
-        Ok(mine) => mine.get(partner).map(Ok),
-        Err(error) => Some(Err(error.full_text())),
-    };
-    let encode = |partner: &Rank| {
-        let words = words(partner)?;
-        let bytes = postcard::to_stdvec(&words).expect("bug: a card cannot be encoded");
-        Some((*partner, bytes))
-    };
-    let outgoing: Messages = partners.iter().filter_map(encode).collect();
-    let incoming = boot.exchange(outgoing, deadline);
-    mine?;
-    let mut theirs = BTreeMap::new();
-    for (peer, bytes) in incoming? {
-        match postcard::from_bytes::<Result<T, String>>(&bytes) {
-            Ok(Ok(words)) => drop(theirs.insert(peer, words)),
-            Ok(Err(reason)) => return Err(Error::CollectiveFailed { call: "commit", rank: peer, reason }),
-            Err(cause) => return Err(malformed(what, peer, &cause.to_string())),
-        }
-    }
-    match partners.iter().find(|partner| !theirs.contains_key(partner)) {
-        Some(&partner) => Err(malformed(what, partner, "none came")),
-        None => Ok(theirs),
-    }
 }
 
 fn malformed(what: &'static str, peer: Rank, reason: &str) -> Error {
@@ -196,12 +157,12 @@ impl<'a> Making<'a> {
     }
 
     /// Takes the connections that both sides have, and makes new ends for the others.
-    fn make_ends(&mut self, cards: BTreeMap<Rank, Card>) -> Result<BTreeMap<Rank, NewEnds>> {
+    fn make_ends(&mut self, cards: &BTreeMap<Rank, (Card, Card)>) -> Result<BTreeMap<Rank, NewEnds>> {
         let receives = self.receives();
         let shared = self.shared;
         let mut ends = BTreeMap::new();
         for (&peer, draft) in &mut self.drafts {
-            let card = cards.get(&peer).ok_or_else(|| malformed("card", peer, "none came"))?;
+            let (_, card) = cards.get(&peer).ok_or_else(|| malformed("card", peer, "none came"))?;
             if card.queue != self.chain.queue || !card.rails.iter().map(|card| card.rail).eq(draft.connections.iter().map(|c| c.0))
             {
                 return Err(malformed("card", peer, "another queue, or other rails"));
@@ -251,7 +212,7 @@ impl<'a> Making<'a> {
     }
 
     /// Connects the new ends with those of the partners.
-    fn connect(&mut self, theirs: &BTreeMap<Rank, NewEnds>) -> Result<()> {
+    fn connect(&mut self, ends: &BTreeMap<Rank, (NewEnds, NewEnds)>) -> Result<()> {
         let options = &self.shared.options;
         let patience =
             Patience { timeout: options.timeout, retries: options.retries, not_ready_retries: options.not_ready_retries };
@@ -260,7 +221,7 @@ impl<'a> Making<'a> {
                 let mut engine = self.shared.engine();
                 let connection = engine.connection_mut(*id);
                 let device = &self.shared.rails[usize::from(connection.rail.0)];
-                let end = theirs.get(&peer).and_then(|ends| ends.iter().find(|(rail, _)| *rail == connection.rail));
+                let end = ends.get(&peer).and_then(|(_, ends)| ends.iter().find(|(rail, _)| *rail == connection.rail));
                 let &(_, End { number, first_packet }) =
                     end.ok_or_else(|| malformed("list of queue pairs", peer, "a rail is missing"))?;
                 let route = Route { peer_number: number, first_packet, ..*route };
@@ -284,11 +245,7 @@ impl<'a> Making<'a> {
 
     /// The lists of requests, by target and rail.
     fn build_lanes(&self) -> Result<Vec<Lane>> {
-        let mut by_lane: BTreeMap<(Rank, Rail), Vec<&Put>> = BTreeMap::new();
-        for put in &self.chain.puts {
-            by_lane.entry((put.target, put.rail)).or_default().push(put);
-        }
-        by_lane.into_iter().map(|((target, rail), puts)| self.build_lane(target, rail, &puts)).collect()
+        self.chain.lanes().into_iter().map(|((target, rail), puts)| self.build_lane(target, rail, &puts)).collect()
     }
 
     fn build_lane(&self, target: Rank, rail: Rail, puts: &[&Put]) -> Result<Lane> {

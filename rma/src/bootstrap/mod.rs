@@ -12,11 +12,13 @@
 
 #[cfg(test)]
 mod contract;
+mod conversation;
 mod failure;
 mod idle;
 pub mod tcp;
 pub mod threads;
 
+pub use conversation::conversation;
 pub use idle::while_waiting;
 
 use crate::config::Place;

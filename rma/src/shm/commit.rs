@@ -10,7 +10,7 @@ use super::region::Region;
 use super::space::RegionId;
 use super::window::region_of;
 use crate::backend::{Chain, Committed};
-use crate::bootstrap::all_or_none;
+use crate::bootstrap::{all_or_none, conversation};
 use crate::{Bootstrap, Deadline, Error, QueueId, Rail, Rank, Result};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -43,13 +43,8 @@ impl Card {
     }
 }
 
-/// The cards of both sides of a partnership.
-struct Partner {
-    mine: Card,
-    theirs: Card,
-    /// Regions held so that they stay known until the queue has them.
-    _held: Vec<Arc<Region>>,
-}
+/// The cards of each partnership: this rank's, and the partner's.
+type Cards = BTreeMap<Rank, (Card, Card)>;
 
 pub(super) fn commit(
     shared: &Rc<Shared>,
@@ -58,39 +53,38 @@ pub(super) fn commit(
     deadline: Deadline,
 ) -> Result<Box<dyn Committed>> {
     let mut taken = Taken::new(shared.clone());
-    let cards = write_cards(shared, chain, &mut taken);
-    let partners = exchange_cards(chain, cards, boot, deadline);
+    let mut held = Vec::new();
+    let written = write_cards(shared, chain, &mut taken, &mut held);
+    let cards = conversation(boot, "card", &chain.partners(), written, deadline).and_then(|cards| check_queue(chain, cards));
     // Regions change hands between partners alone, so all must know first whether all are ready for it.
-    let partners = match all_or_none(boot, "commit", partners, deadline) {
-        Ok(partners) => partners,
+    let cards = match all_or_none(boot, "commit", cards, deadline) {
+        Ok(cards) => cards,
         Err(error) => {
             // Nobody builds anything, so nobody will write these counters.
             taken.give_back();
             return Err(error);
         }
     };
-    let started = partners.started;
-    let partners = partners.by_rank;
-    let received = hand_over(shared, chain, &partners, boot, deadline)?;
+    held.extend(hand_over(shared, chain, &cards, boot, deadline)?);
     let mut reach = Reach { shared, used: Vec::new() };
 
-    let mut built = ShmCommitted::new(chain.clone(), shared.space.patience(), reach.own(started)?, reach.own_bell()?);
-    for (&peer, partner) in &partners {
-        let bell = reach.bell(peer, partner.theirs.bell)?;
-        built.peers.push((peer, reach.counter(peer, partner.theirs.started)?));
-        for &(rail, slot) in &partner.mine.arrivals {
+    let mut built = ShmCommitted::new(chain.clone(), shared.space.patience(), reach.own(taken.started()?)?, reach.own_bell()?);
+    for (&peer, (mine, theirs)) in &cards {
+        let bell = reach.bell(peer, theirs.bell)?;
+        built.peers.push((peer, reach.counter(peer, theirs.started)?));
+        for &(rail, slot) in &mine.arrivals {
             built.expected.push(Expected { counter: reach.own(slot)?, origin: peer, rail });
         }
-        if let Some(slot) = partner.theirs.credit {
+        if let Some(slot) = theirs.credit {
             built.credits.push(Credit { counter: reach.counter(peer, slot)?, bell });
         }
     }
     let chain_bytes = chain.puts.iter().map(|put| put.target_blocks.total_bytes()).sum();
-    for ((target, rail), puts) in puts_by_lane(chain) {
-        let partner = partners.get(&target).ok_or_else(|| malformed(target, "no card"))?;
-        let slot = partner.theirs.arrivals.iter().find(|(r, _)| *r == rail).map(|(_, slot)| *slot);
+    for ((target, rail), puts) in chain.lanes() {
+        let (mine, theirs) = cards.get(&target).ok_or_else(|| malformed(target, "no card"))?;
+        let slot = theirs.arrivals.iter().find(|(r, _)| *r == rail).map(|(_, slot)| *slot);
         let arrived = reach.counter(target, slot.ok_or_else(|| malformed(target, "no counter for a rail"))?)?;
-        let granted = reach.own(partner.mine.credit.ok_or_else(|| malformed(target, "no credit counter"))?)?;
+        let granted = reach.own(mine.credit.ok_or_else(|| malformed(target, "no credit counter"))?)?;
         let mut copies = Vec::with_capacity(puts.len());
         for put in puts {
             let region = region_of(&put.key).ok_or_else(|| malformed(target, "a key that is no region"))?;
@@ -104,32 +98,18 @@ pub(super) fn commit(
             }
             copies.push(Copy::new(put, window.base(), window.len_bytes(), chain_bytes));
         }
-        let bell = reach.bell(target, partner.theirs.bell)?;
+        let bell = reach.bell(target, theirs.bell)?;
         built.lanes.push(Lane { granted, arrived, bell, copies: copies.into(), target, rail });
     }
     built.seal(taken, reach.used);
-    drop(received);
     Ok(Box::new(built))
 }
 
-/// The cards of this rank, by partner, with the regions that they say are known.
-struct Cards {
-    started: Slot,
-    by_rank: BTreeMap<Rank, (Card, Vec<Arc<Region>>)>,
-}
-
-/// All partners, and where this rank writes the epoch it has started.
-struct Partners {
-    started: Slot,
-    by_rank: BTreeMap<Rank, Partner>,
-}
-
-/// Takes counters for every partner and writes down where they are.
-fn write_cards(shared: &Shared, chain: &Chain, taken: &mut Taken) -> Result<Cards> {
-    let bell = taken.bell()?;
-    let started = taken.take(shared.rank)?;
+/// Takes counters for every partner and writes down where they are. The regions that the cards say are known are `held`.
+fn write_cards(shared: &Shared, chain: &Chain, taken: &mut Taken, held: &mut Vec<Arc<Region>>) -> Result<BTreeMap<Rank, Card>> {
+    let (bell, started) = (taken.bell()?, taken.started()?);
     let targets = chain.targets();
-    let mut by_rank = BTreeMap::new();
+    let mut cards = BTreeMap::new();
     for peer in chain.partners() {
         let rails = chain.incoming.iter().find(|incoming| incoming.origin == peer).map(|incoming| incoming.rails.as_slice());
         let arrivals = rails.unwrap_or_default().iter().map(|&rail| Ok((rail, taken.take(peer)?))).collect::<Result<_>>()?;
@@ -137,49 +117,23 @@ fn write_cards(shared: &Shared, chain: &Chain, taken: &mut Taken) -> Result<Card
         let mut writes: Vec<_> = chain.puts.iter().filter(|put| put.target == peer).filter_map(|put| region_of(&put.key)).collect();
         writes.sort_unstable();
         writes.dedup();
-        let (knows, held): (Vec<_>, Vec<_>) = shared.space.known(peer).into_iter().unzip();
-        let card = Card { queue: chain.queue, bell, started, arrivals, credit, knows, writes };
-        by_rank.insert(peer, (card, held));
+        let (knows, regions): (Vec<_>, Vec<_>) = shared.space.known(peer).into_iter().unzip();
+        held.extend(regions);
+        cards.insert(peer, Card { queue: chain.queue, bell, started, arrivals, credit, knows, writes });
     }
-    Ok(Cards { started, by_rank })
+    Ok(cards)
 }
 
-/// Tells every partner where its counters are, or why there are none, and learns where this rank's own are.
-fn exchange_cards(chain: &Chain, cards: Result<Cards>, boot: &dyn Bootstrap, deadline: Deadline) -> Result<Partners> {
-    let messages = chain.partners().into_iter().map(|peer| {
-        let card = match &cards {
-            Ok(cards) => cards.by_rank.get(&peer).map(|(card, _)| card).ok_or_else(|| "no card".to_owned()),
-            Err(error) => Err(error.full_text()),
-        };
-        let bytes = postcard::to_stdvec(&card).unwrap_or_default();
-        (peer, bytes)
-    });
-    let incoming = boot.exchange(messages.collect(), deadline);
-    let mut cards = cards?;
-    let mut by_rank = BTreeMap::new();
-    for (peer, bytes) in incoming? {
-        let card: Result<Card, String> = postcard::from_bytes(&bytes).map_err(|cause| malformed(peer, &cause.to_string()))?;
-        let theirs = card.map_err(|reason| Error::CollectiveFailed { call: "commit", rank: peer, reason })?;
-        let Some((mine, held)) = cards.by_rank.remove(&peer) else { return Err(malformed(peer, "it is no partner of this queue")) };
-        if theirs.queue != chain.queue {
-            return Err(malformed(peer, &format!("it is of {}, not {}", theirs.queue, chain.queue)));
-        }
-        by_rank.insert(peer, Partner { mine, theirs, _held: held });
-    }
-    match cards.by_rank.keys().next() {
-        Some(&silent) => Err(malformed(silent, "there is none")),
-        None => Ok(Partners { started: cards.started, by_rank }),
+/// Refuses cards of another queue.
+fn check_queue(chain: &Chain, cards: Cards) -> Result<Cards> {
+    match cards.iter().find(|(_, (_, theirs))| theirs.queue != chain.queue) {
+        Some((&peer, (_, theirs))) => Err(malformed(peer, &format!("it is of {}, not {}", theirs.queue, chain.queue))),
+        None => Ok(cards),
     }
 }
 
 /// Lets the regions change hands that one side needs and does not know yet.
-fn hand_over(
-    shared: &Shared,
-    chain: &Chain,
-    partners: &BTreeMap<Rank, Partner>,
-    boot: &dyn Bootstrap,
-    deadline: Deadline,
-) -> Result<Vec<Arc<Region>>> {
+fn hand_over(shared: &Shared, chain: &Chain, cards: &Cards, boot: &dyn Bootstrap, deadline: Deadline) -> Result<Vec<Arc<Region>>> {
     let needs = |of_sender: &Card, of_receiver: &Card| {
         let mut regions: Vec<_> = of_sender.chunks().chain(of_receiver.writes.iter().copied()).collect();
         regions.sort_unstable();
@@ -187,11 +141,11 @@ fn hand_over(
         regions.retain(|region| !of_receiver.knows.contains(region));
         regions
     };
-    let others = || partners.iter().filter(|(peer, _)| **peer != shared.rank);
+    let others = || cards.iter().filter(|(peer, _)| **peer != shared.rank);
     let outgoing: Vec<_> =
-        others().flat_map(|(&peer, p)| needs(&p.mine, &p.theirs).into_iter().map(move |region| (peer, region))).collect();
+        others().flat_map(|(&peer, (mine, theirs))| needs(mine, theirs).into_iter().map(move |region| (peer, region))).collect();
     let incoming: Vec<_> =
-        others().flat_map(|(&peer, p)| needs(&p.theirs, &p.mine).into_iter().map(move |region| (peer, region))).collect();
+        others().flat_map(|(&peer, (mine, theirs))| needs(theirs, mine).into_iter().map(move |region| (peer, region))).collect();
     shared.space.hand_over(chain.queue, &outgoing, &incoming, boot, deadline)
 }
 
@@ -230,15 +184,6 @@ impl Reach<'_> {
         let slot = self.shared.board.borrow_mut().bell(&self.shared.space)?;
         self.bell(self.shared.rank, slot)
     }
-}
-
-/// The puts of each (target, rail), in the order they were pushed.
-fn puts_by_lane(chain: &Chain) -> BTreeMap<(Rank, Rail), Vec<&crate::backend::Put>> {
-    let mut lanes: BTreeMap<_, Vec<_>> = BTreeMap::new();
-    for put in &chain.puts {
-        lanes.entry((put.target, put.rail)).or_default().push(put);
-    }
-    lanes
 }
 
 fn malformed(from: Rank, reason: &str) -> Error {

@@ -307,11 +307,21 @@ impl Drop for ShmCommitted {
 pub(super) struct Taken {
     shared: Rc<Shared>,
     slots: Vec<(Rank, Slot)>,
+    started: Option<Slot>,
 }
 
 impl Taken {
     pub(super) fn new(shared: Rc<Shared>) -> Self {
-        Self { shared, slots: Vec::new() }
+        Self { shared, slots: Vec::new(), started: None }
+    }
+
+    /// The one that this rank writes itself: the epoch it has started.
+    pub(super) fn started(&mut self) -> Result<Slot> {
+        if let Some(slot) = self.started {
+            return Ok(slot);
+        }
+        let slot = self.take(self.shared.rank)?;
+        Ok(*self.started.insert(slot))
     }
 
     pub(super) fn take(&mut self, partner: Rank) -> Result<Slot> {
