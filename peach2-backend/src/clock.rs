@@ -19,7 +19,8 @@ impl Time {
     }
 
     pub(crate) const fn duration(self) -> Duration {
-        Duration::from_nanos((self.0 + 500) / 1000)
+        // Also the last of all times, without an overflow.
+        Duration::from_nanos(self.0 / 1000 + (self.0 % 1000 >= 500) as u64)
     }
 }
 
@@ -203,6 +204,7 @@ mod tests {
         assert_eq!(Time::of_ns(f64::INFINITY), Time(u64::MAX));
         assert_eq!(Time(1_499).duration(), Duration::from_nanos(1));
         assert_eq!(Time(1_500).duration(), Duration::from_nanos(2));
+        assert_eq!(Time(u64::MAX).duration(), Duration::from_nanos(u64::MAX / 1000 + 1));
         assert_eq!(Time::of_ns(1802.286).to_string(), "1.802");
     }
 
