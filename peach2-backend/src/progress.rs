@@ -217,9 +217,8 @@ impl Committed for Peach2Committed {
         self.begun = self.shared.now.get();
         self.latest = self.begun;
         for channel in 0..CHANNELS {
-            if self.busy[channel] > Time::default() {
-                self.turn[channel] = self.shared.channels.reserve(channel, self.begun, self.busy[channel]);
-            }
+            // Also for no time: what takes none has its turn all the same, and does not begin before this.
+            self.turn[channel] = self.shared.channels.reserve(channel, self.begun, self.busy[channel]);
         }
         for index in 0..self.lanes.len() {
             self.lanes[index].begun = None;

@@ -426,3 +426,29 @@ fn a_clock_that_has_come_to_its_end_stays_there() {
         assert_eq!(spans.iter().map(|span| (span.begun, span.ended)).collect::<Vec<_>>(), [(Duration::ZERO, end), (end, end)]);
     }
 }
+
+/// On boards that take no time at all an epoch still begins when it is started, and nothing arrives before that.
+#[test]
+fn a_put_that_takes_no_time_arrives_when_it_is_started() {
+    let nothing = [("RMA_PEACH2_CLOCK", "hop_ns=0,end_ns=0,cpu_start_ns=0,pio_ns=500")];
+    let ended = on_boards(2, &nothing, |comm| {
+        let (outbox, inbox) = (comm.window_alloc(3500)?, comm.window_alloc(3500)?);
+        let mut to_itself = comm.queue_alloc(&inbox)?;
+        to_itself.push(&comm.declare_write(&inbox, 0, &outbox, 0, 3500, comm.rank())?)?.add_origin(comm.rank())?;
+        let mut empty = comm.queue_alloc(&inbox)?;
+        if comm.rank() == Rank(0) {
+            empty.push(&comm.declare_write(&inbox, 0, &outbox, 0, 0, 1)?)?;
+        } else {
+            empty.add_origin(0)?;
+        }
+        let (mut to_itself, mut empty) = (to_itself.commit()?, empty.commit()?);
+        if comm.rank() == Rank(0) {
+            // From 0.5, when the credit is there, to 1.5 us.
+            to_itself.start()?.wait()?;
+        }
+        let ended = empty.start()?.wait()?.virtual_span().expect("a virtual clock").ended;
+        let _ = empty.explain();
+        Ok(ended)
+    });
+    assert_eq!(ended, [Duration::from_nanos(1500); 2]);
+}
