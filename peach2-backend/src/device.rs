@@ -34,7 +34,7 @@ pub(crate) struct Shared {
     pub(crate) options: Options,
     /// The handles of all boards, by rank.
     pub(crate) handles: Vec<Handle>,
-    /// The virtual time: it moves when the program learns of the end of an epoch.
+    /// The virtual time: it moves when the program has waited for an epoch.
     pub(crate) now: Cell<Time>,
 }
 

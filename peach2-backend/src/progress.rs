@@ -5,7 +5,7 @@
 //! Nothing of it depends on when anything happens to be looked at. A channel's time is set aside when a queue is started, for all its
 //! chains there in their order. A chain is taken up when that time comes or, if that is later, when its credit is there; it takes its
 //! place in the order all the same, so one that waited is not before those that precede it, and nobody waits for it. What arrives
-//! carries its time along. This rank's clock moves on to the end of an epoch when the program learns of that.
+//! carries its time along. This rank's clock moves on to the end of an epoch when the program has waited for it.
 
 use crate::address::Address;
 use crate::board::{DmaError, Flag, FlagMemory};

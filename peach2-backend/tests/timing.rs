@@ -2,7 +2,9 @@
 
 use rma::{Comm, Config, Error, MsgHandle, Rail, Rank, Ready, RmaQueue, RmaWindow, VirtualSpan};
 use std::sync::Mutex;
-use std::time::Duration;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Acquire, Release};
+use std::time::{Duration, Instant};
 
 /// Options of boards, by the names of their variables.
 fn config(options: &[(&str, &str)]) -> Config {
@@ -451,4 +453,52 @@ fn a_put_that_takes_no_time_arrives_when_it_is_started() {
         Ok(ended)
     });
     assert_eq!(ended, [Duration::from_nanos(1500); 2]);
+}
+
+/// The program cannot do anything with an epoch before `wait` has returned, so whether `test` saw its end before or after something
+/// else was started is the machine's affair.
+#[test]
+fn a_test_does_not_move_the_clock_whatever_it_sees() {
+    const LONG: usize = 1 << 20;
+    let run = |is_early: bool| {
+        let (sent, may_send) = (AtomicBool::new(false), AtomicBool::new(is_early));
+        let times = on_boards(2, &[], |comm| {
+            let (outbox, inbox) = (comm.window_alloc(LONG)?, comm.window_alloc(LONG)?);
+            let mut long = comm.queue_alloc(&inbox)?;
+            if comm.rank() == Rank(1) {
+                long.push(&comm.declare_write(&inbox, 0, &outbox, 0, LONG, 0)?)?;
+                let mut long = long.commit()?;
+                until(&may_send);
+                long.start()?.wait()?;
+                sent.store(true, Release);
+                return Ok(Vec::new());
+            }
+            long.add_origin(1)?;
+            let mut long = long.commit()?;
+            let mut flight = long.start()?;
+            if is_early {
+                until(&sent);
+            }
+            let mut times = vec![now(comm)];
+            assert_eq!(flight.test()?, is_early);
+            times.push(now(comm));
+            may_send.store(true, Release);
+            flight.wait()?;
+            times.push(now(comm));
+            Ok(times)
+        });
+        times.into_iter().next().unwrap()
+    };
+    let early = run(true);
+    assert_eq!(early, run(false));
+    assert!(early[0] == early[1] && early[1] < early[2], "{early:?}");
+}
+
+/// Waits for a word of another rank.
+fn until(word: &AtomicBool) {
+    let begun = Instant::now();
+    while !word.load(Acquire) {
+        assert!(begun.elapsed() < Duration::from_secs(30), "the other rank does not come");
+        std::thread::yield_now();
+    }
 }

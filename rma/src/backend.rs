@@ -18,7 +18,7 @@
 //! 10. A rank's backend, with all that it makes, is used by the thread that opened it and by no other: it needs neither locks nor
 //!     `Send`, and may rest on libraries that are bound to a thread.
 //! 11. A backend with [`Caps::virtual_time`] keeps a clock for each rank, which moves by what the program does and by nothing else:
-//!     [`Committed::settle`] says that the program has been told of the end of an epoch. `poll` may come at any time, and moves it not.
+//!     [`Committed::settle`] says that the program has waited for the end of an epoch. `poll` may come at any time, and moves it not.
 
 use crate::layout::Blocks;
 use crate::memory::available_bytes;
@@ -250,8 +250,8 @@ pub trait Committed {
     /// Posts what waited for a credit, counts completions and arrivals; up to `rounds` times, sooner when done.
     fn poll(&mut self, rounds: u32) -> Result<Progress>;
 
-    /// The program learns now that the epoch is done: this rank's virtual clock is not before its end from here on. Called once an
-    /// epoch after `poll` has said [`Progress::Done`], where there is [`Caps::virtual_time`].
+    /// The program has waited for the epoch: this rank's virtual clock is not before its end from here on. Called once an epoch that is
+    /// waited for, some time after `poll` has said [`Progress::Done`], where there is [`Caps::virtual_time`].
     fn settle(&mut self) -> Option<VirtualSpan> {
         None
     }

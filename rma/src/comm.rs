@@ -157,7 +157,8 @@ impl Comm {
     }
 
     /// The time of this rank on an emulated device, from when it was opened: the same on every run. `None` on a backend that takes
-    /// the time it takes. What goes over the [bootstrap](Self::bootstrap) and what the program computes takes none of it.
+    /// the time it takes. A [`wait`](crate::InFlight::wait) moves it on to the end of its epoch, and nothing else does: what goes over
+    /// the [bootstrap](Self::bootstrap) and what the program computes takes none of it, nor does a [`test`](crate::InFlight::test).
     pub fn virtual_now(&self) -> Option<Duration> {
         self.inner.backend.virtual_now()
     }

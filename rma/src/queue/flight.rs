@@ -55,9 +55,6 @@ impl<'q> InFlight<'q> {
             && let Some(queue) = &mut self.queue
         {
             self.done = queue.test()?;
-            if self.done {
-                queue.settle();
-            }
         }
         Ok(self.done)
     }
@@ -69,20 +66,13 @@ impl<'q> InFlight<'q> {
         let Some(queue) = self.queue.take() else { unreachable!("bug: a flight without a queue") };
         if !self.done {
             queue.wait()?;
-            queue.settle();
         }
+        // Here and not in `test`: that may see the end in one run and not in the next, with the same things done in between.
+        queue.settle();
         if let Ok(arrived) = queue.life.get().after(Call::Arrive) {
             queue.life.set(arrived);
         }
         Ok(Arrived { queue })
-    }
-}
-
-impl InFlight<'_> {
-    /// When the epoch was under way on an emulated device, once [`test`](Self::test) has said that it is complete. `None` on a backend
-    /// without a [virtual clock](crate::Comm::virtual_now).
-    pub fn virtual_span(&self) -> Option<VirtualSpan> {
-        self.queue.as_ref().filter(|_| self.done)?.virtual_span
     }
 }
 

@@ -345,7 +345,7 @@ impl Ready {
         }
     }
 
-    /// The program has been told that the epoch is done.
+    /// The program may use what has arrived from here on.
     #[inline]
     fn settle(&mut self) {
         if self.virtual_time
