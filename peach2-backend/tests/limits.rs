@@ -1,7 +1,9 @@
 //! What boards do not have is refused on every rank, with the number, the limit and the mend.
 
 use rma::{Comm, Config, Error};
-use std::time::Duration;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Acquire, Release};
+use std::time::{Duration, Instant};
 
 fn config() -> Config {
     rma_peach2::offer();
@@ -43,11 +45,13 @@ fn an_option_that_cannot_be() {
     assert!(error.contains("RMA_PEACH2_MEMORY=\"disk\": use cpu or gpu"), "{error}");
 }
 
-/// A board has 4,095 slots of flags, one a partner and queue. Whoever clears a queue can have another.
+/// A board has 4,095 slots of flags, one a partner and queue. Whoever clears a queue can have another, and is told of no lack that only
+/// lasts until its partners come to the same commit: they have cleared what they had to by then.
 #[test]
 fn more_partners_than_slots() {
     const BOARDS: u32 = 16;
     const QUEUES: usize = 4095 / BOARDS as usize;
+    let in_commit = AtomicBool::new(false);
     let ranks = Comm::threads_with(BOARDS, config(), |comm| {
         let me = comm.rank().0 as usize;
         let window = comm.window_alloc((QUEUES + 2) * BOARDS as usize)?;
@@ -64,10 +68,20 @@ fn more_partners_than_slots() {
         let mut queues = (0..QUEUES).map(commit).collect::<Result<Vec<_>, Error>>()?;
         let error = commit(QUEUES).map(drop).unwrap_err().full_text();
         assert!(error.contains("4096") && error.contains("4095") && error.contains("clear queues"), "{error}");
-        queues.pop();
-        // All have cleared it by then, so nobody writes its flags any more.
-        comm.barrier()?;
         source.write::<u8>(..)?[0] = 7;
+        if me == 0 {
+            queues.pop();
+            in_commit.store(true, Release);
+        } else {
+            let begun = Instant::now();
+            while !in_commit.load(Acquire) {
+                assert!(begun.elapsed() < Duration::from_secs(30), "rank 0 does not come");
+                std::thread::yield_now();
+            }
+            // Most likely rank 0 is inside by then.
+            (0..1000).for_each(|_| std::thread::yield_now());
+            queues.pop();
+        }
         let mut queue = commit(QUEUES + 1)?;
         let arrived = queue.start()?.wait()?;
         let received = arrived.read::<u8>(&window, (QUEUES + 1) * BOARDS as usize..)?;

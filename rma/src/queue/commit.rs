@@ -72,6 +72,8 @@ pub(super) fn commit(open: Open) -> Result<Ready> {
     }
     agree(&comm, id, problem, deadline)?;
 
+    // All ranks are in this commit, so what partners cleared before it they have closed: the backend can have its resources again.
+    comm.reap();
     let chain = build_chain(&open, id, &placed, accepted, answers)?;
     let committed = comm.backend.commit(Rc::new(chain), &*comm.boot, deadline);
     let problem = committed.as_ref().err().map(|error| (comm.rank, error.full_text()));
