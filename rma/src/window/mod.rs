@@ -260,3 +260,59 @@ impl WindowInner {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::RangeSet;
+    use crate::{Comm, Config};
+    use fastrand::Rng;
+
+    /// A claim on bytes by chance: few of a few, so that most come into touch with some others.
+    fn any_claim(queue: u32, random: &mut Rng) -> Rc<Claim> {
+        let mut ranges = || {
+            let count = random.usize(..3);
+            RangeSet::from_iter((0..count).map(|_| {
+                let start = random.u64(..60);
+                start..start + random.u64(..4)
+            }))
+        };
+        let (sources, incoming) = (ranges(), ranges());
+        let exposure = if random.u8(..4) == 0 { Exposure::Early } else { Exposure::AtStart };
+        let (life, retiring, rivals) = (Rc::default(), Cell::new(false), Cell::new(0));
+        Rc::new(Claim { queue: QueueId(queue), exposure, life, sources, incoming, retiring, rivals })
+    }
+
+    #[test]
+    fn rivals_are_counted_as_if_all_claims_were_compared_anew() {
+        let mut random = Rng::with_seed(7);
+        let comm = Comm::alone(Config::default()).unwrap();
+        let windows = [comm.window_alloc(64).unwrap(), comm.window_alloc(64).unwrap()];
+        let (mut refused, mut most) = (0, 0);
+        for step in 0..20_000 {
+            let window = &windows[random.usize(..2)].inner;
+            let held = window.access.borrow().claims.len();
+            if random.usize(..12) >= held {
+                let claim = any_claim(step, &mut random);
+                refused += u32::from(window.add_claim(&claim, Deadline::after(Duration::ZERO)).is_err());
+            } else {
+                // Now and then one that is not there: a queue that was quiet when it was cleared gives its claims back twice.
+                let queue = window.access.borrow().claims[random.usize(..held)].queue;
+                (0..random.u32(1..3)).for_each(|_| window.remove_claim(queue));
+            }
+            let mut cautions = 0;
+            for window in &windows {
+                let access = window.inner.access.borrow();
+                for claim in &access.claims {
+                    let others = access.claims.iter().filter(|other| other.queue != claim.queue);
+                    let rivals = others.filter(|other| claim.is_rival_of(other)).count() as u32;
+                    assert_eq!(claim.rivals.get(), rivals, "of {} at step {step}", claim.queue);
+                    cautions += u64::from(rivals > 0);
+                }
+            }
+            assert_eq!(windows[0].inner.comm.cautions.get(), cautions, "at step {step}");
+            most = most.max(cautions);
+        }
+        assert!(refused > 100 && most > 10, "{refused} refused, {most} with rivals: the test has lost its teeth");
+    }
+}
