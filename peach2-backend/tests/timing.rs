@@ -502,3 +502,92 @@ fn until(word: &AtomicBool) {
         std::thread::yield_now();
     }
 }
+
+/// A queue of puts by chance, the same ones on every rank that asks with the same `plan`.
+fn any_queue(comm: &Comm, plan: &mut fastrand::Rng, windows: &[RmaWindow; 2], at: usize) -> Result<RmaQueue<Ready>, Error> {
+    const PLACE: usize = 700;
+    let (me, boards, [outbox, inbox]) = (comm.rank().0, comm.size(), windows);
+    let mut queue = comm.queue_alloc(inbox)?;
+    for place in 0..plan.usize(..10) {
+        let (from, to) = (plan.u32(..boards), plan.u32(..boards));
+        let (bytes, rail) = (plan.usize(..PLACE), plan.u16(..4));
+        let at = (at * 10 + place) * PLACE;
+        if me == from {
+            queue.push(&comm.declare_write(inbox, at, outbox, at, bytes, to)?.rail(Rail(rail))?)?;
+        }
+        if me == to {
+            queue.add_origin(from)?;
+        }
+    }
+    if plan.bool() {
+        queue.expose_at_start();
+    }
+    queue.commit()
+}
+
+/// Queues come and go, flights are tested and dropped, what has arrived is kept for longer or shorter, and all of it in an order of each
+/// rank's own.
+#[test]
+fn the_times_of_programs_by_chance_are_the_same_on_every_run() {
+    const BOARDS: u32 = 4;
+    const QUEUES: usize = 4;
+    let run = |program: u64, disturbance: u64| {
+        let random = Mutex::new(fastrand::Rng::with_seed(disturbance));
+        let disturb = || {
+            let yields = random.lock().unwrap().u32(0..30);
+            (0..yields * yields / 30).for_each(|_| std::thread::yield_now());
+        };
+        on_boards(BOARDS, &[("RMA_PEACH2_PIPELINE", "on")], |comm| {
+            let mut plan = fastrand::Rng::with_seed(program);
+            let mut own = fastrand::Rng::with_seed(program ^ u64::from(comm.rank().0 + 1) << 32);
+            let windows = [comm.window_alloc(QUEUES * 7000)?, comm.window_alloc(QUEUES * 7000)?];
+            let mut queues = (0..QUEUES).map(|at| any_queue(comm, &mut plan, &windows, at)).collect::<Result<Vec<_>, Error>>()?;
+            let mut times = Vec::new();
+            for _ in 0..12 {
+                let dropped = if plan.u8(..4) == 0 { plan.usize(..QUEUES) } else { QUEUES };
+                let mut flights = Vec::new();
+                for (at, queue) in queues.iter_mut().enumerate() {
+                    disturb();
+                    flights.push((at, queue.start()?));
+                    for _ in 0..own.u8(..4) {
+                        disturb();
+                        let (_, flight) = &mut flights[own.usize(..=at)];
+                        // Only to move it on.
+                        flight.test()?;
+                    }
+                }
+                own.shuffle(&mut flights);
+                let mut kept = Vec::new();
+                for (at, mut flight) in flights {
+                    disturb();
+                    if at == dropped {
+                        let _ = flight.test();
+                        continue;
+                    }
+                    kept.push(flight.wait()?);
+                    times.push((kept.last().and_then(|arrived| arrived.virtual_span()), now(comm)));
+                    if own.bool() {
+                        kept.swap_remove(own.usize(..kept.len()));
+                    }
+                }
+                drop(kept);
+                // All have dropped it or waited for the others by now.
+                comm.barrier()?;
+                let gone = if dropped < QUEUES { Some(dropped) } else { plan.bool().then(|| plan.usize(..QUEUES)) };
+                if let Some(at) = gone {
+                    drop(queues.remove(at));
+                    disturb();
+                    queues.insert(at, any_queue(comm, &mut plan, &windows, at)?);
+                }
+            }
+            times.push((None, now(comm)));
+            Ok(times)
+        })
+    };
+    for program in 0..6 {
+        let first = run(program, 0);
+        for disturbance in 1..5 {
+            assert_eq!(run(program, disturbance), first, "program {program}, disturbed by {disturbance}");
+        }
+    }
+}
