@@ -49,7 +49,7 @@ impl Peach2Backend {
         let (options, topology, channels) = all_or_none(boot, "opening the boards", Self::prepare(size, config), deadline)?;
         all_or_none(boot, "opening the boards", options.check_others(boot, deadline), deadline)?;
         let space = Space::open(boot, hosts, deadline)?;
-        let board = Board::new(Node(rank.0 as u8), &space)?;
+        let board = all_or_none(boot, "opening the boards", Board::new(Node(rank.0 as u8), &space), deadline)?;
         let handles = boot.allgather(bytemuck::bytes_of(&board.handle()), deadline)?;
         let handles = (0..).map(Rank).zip(&handles).map(|(rank, bytes)| Handle::read(rank, bytes)).collect::<Result<_>>()?;
         let mut caps = Caps::new(NAME, channels);

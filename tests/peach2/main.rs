@@ -54,6 +54,7 @@ fn main() -> Result<ExitCode> {
             report.test(&name, || survivors_name_the_dead(boards, body));
         }
     }
+    report.test("processes::3_boards::a_rank_without_memory_for_its_board_says_so_on_every_rank", all_hear_of_no_memory);
     // The slowest memory for descriptors, two short rings in place of a long one, puts that overtake their predecessors' arrivals.
     let options = [("RMA_PEACH2_PLACEMENT", "host"), ("RMA_PEACH2_RING", "8"), ("RMA_PEACH2_PIPELINE", "on")];
     bodies::run_all(&mut report, "other_options::10_boards", 10, |bodies| job(Ranks::Threads(10), bodies, &options));
@@ -67,6 +68,17 @@ fn main() -> Result<ExitCode> {
         });
     }
     Ok(report.close())
+}
+
+/// The flags of a board are more than rank 1 may have.
+fn all_hear_of_no_memory() -> Result<()> {
+    let mut command = Command::new(beside("rma")?);
+    command.args(["run", "-n", "3", "--grace", "15", "--", "sh", "-c", "[ $RMA_RANK = 1 ] && ulimit -f 1; exec $0 $@"]);
+    command.arg(beside("rma-conformance")?).arg(rma_tests::BODIES[0].name);
+    let outcome = start(on_boards(command), DEADLINE)?.finish()?;
+    let told = outcome.lines.iter().filter(|line| line.contains("Error:") && line.contains("raise it with `ulimit -f")).count();
+    ensure!(told == 3, "{told} of 3 were told why:\n{}", outcome.text());
+    Ok(())
 }
 
 /// Bodies, with these variables set.
