@@ -2,6 +2,7 @@
 //! Delays what goes over a rail, lets rails overtake each other, holds credits back, and lets a rank fail. For tests.
 //!
 //! Every chain is committed rail by rail, so that each rail can be started and polled by itself.
+//! On a [virtual clock](crate::Comm::virtual_now) what is held back begins when it goes out, so with delays that clock is of each run's own.
 
 use crate::backend::{Backend, Caps, Chain, Committed, Incoming, Missing, Progress, WindowMem, WindowSpec};
 use crate::{Bootstrap, Deadline, Epoch, Error, Rail, Rank, Result, VirtualSpan};
