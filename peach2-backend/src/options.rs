@@ -101,11 +101,12 @@ fn set_constant(constants: &mut Constants, part: &str) -> Result<()> {
     let Some(value) = constants.named(name.trim()) else {
         return refused("there is no such constant; `rma info` lists them".into());
     };
-    // A rate of 0 would take for ever.
-    let least = if name.contains("rate") { f64::MIN_POSITIVE } else { 0.0 };
+    // A rate of 0 would take for ever, and what is far beyond all time is no time.
+    const MOST: f64 = 1e12;
+    let least = if name.contains("rate") { 1.0 / MOST } else { 0.0 };
     match text.trim().parse::<f64>() {
-        Ok(number) if number.is_finite() && number >= least => *value = number,
-        _ => return refused(format!("use a number {} 0", if least > 0.0 { "above" } else { "not below" })),
+        Ok(number) if (least..=MOST).contains(&number) => *value = number,
+        _ => return refused(format!("use a number {} 0, and {MOST:e} at most", if least > 0.0 { "above" } else { "not below" })),
     }
     Ok(())
 }

@@ -189,6 +189,12 @@ impl Peach2Committed {
         if self.unposted.is_empty() && self.lanes.iter().all(is_complete) { Progress::Done } else { Progress::Pending }
     }
 
+    /// When the last of the puts and arrivals of an epoch that is done came.
+    fn ended(&self) -> Time {
+        let sent = self.lanes.iter().filter_map(|lane| lane.sent.get().since(self.epoch));
+        sent.fold(self.latest, Time::max)
+    }
+
     /// All flags of the own board that partners write, with who does.
     fn written_by_partners(&self) -> impl Iterator<Item = (Rank, &FlagRef)> {
         let arrivals = self.expected.iter().map(|expected| (expected.origin, &expected.flag));
@@ -245,11 +251,12 @@ impl Committed for Peach2Committed {
         }
     }
 
-    fn settle(&mut self) -> Option<VirtualSpan> {
-        let sent = self.lanes.iter().filter_map(|lane| lane.sent.get().since(self.epoch));
-        let ended = sent.fold(self.latest, Time::max);
-        self.shared.now.set(self.shared.now.get().max(ended));
-        Some(VirtualSpan { begun: self.begun.duration(), ended: ended.duration() })
+    fn settle(&mut self) {
+        self.shared.now.set(self.shared.now.get().max(self.ended()));
+    }
+
+    fn virtual_span(&self) -> Option<VirtualSpan> {
+        Some(VirtualSpan { begun: self.begun.duration(), ended: self.ended().duration() })
     }
 
     fn grant(&mut self, epoch: Epoch) -> Result<()> {

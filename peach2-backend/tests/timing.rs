@@ -131,6 +131,25 @@ fn a_credit_is_under_way_for_as_long_as_a_store_of_the_processor() {
 }
 
 #[test]
+fn a_flight_that_is_complete_has_its_times_and_the_wait_moves_the_clock() {
+    on_boards(1, &[], |comm| {
+        let window = comm.window_alloc(16)?;
+        let mut queue = comm.queue_alloc(&window)?;
+        queue.push(&comm.declare_write(&window, 0, &window, 8, 8, 0)?)?.add_origin(0)?;
+        let mut queue = queue.commit()?;
+        let mut flight = queue.start()?;
+        assert_eq!(flight.virtual_span(), None);
+        while !flight.test()? {}
+        let span = flight.virtual_span().expect("a virtual clock");
+        assert_eq!(now(comm), Duration::ZERO);
+        let arrived = flight.wait()?;
+        assert_eq!((arrived.virtual_span(), now(comm)), (Some(span), span.ended));
+        assert!(span.ended > span.begun);
+        Ok(())
+    });
+}
+
+#[test]
 fn each_further_board_adds_the_same() {
     let nearest = ping_pong_us(2, &[], &[(0, 8, 0)]);
     // A ring of 8, one of 16, and two of those; the way around is taken where it is shorter.

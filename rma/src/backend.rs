@@ -252,7 +252,10 @@ pub trait Committed {
 
     /// The program has waited for the epoch: this rank's virtual clock is not before its end from here on. Called once an epoch that is
     /// waited for, some time after `poll` has said [`Progress::Done`], where there is [`Caps::virtual_time`].
-    fn settle(&mut self) -> Option<VirtualSpan> {
+    fn settle(&mut self) {}
+
+    /// When the epoch was under way on the virtual clock, once `poll` has said [`Progress::Done`].
+    fn virtual_span(&self) -> Option<VirtualSpan> {
         None
     }
 

@@ -202,8 +202,12 @@ impl Committed for FaultyCommitted {
         Ok(Progress::Pending)
     }
 
-    fn settle(&mut self) -> Option<VirtualSpan> {
-        self.rails.iter_mut().filter_map(|rail| rail.committed.settle()).reduce(VirtualSpan::join)
+    fn settle(&mut self) {
+        self.rails.iter_mut().for_each(|rail| rail.committed.settle());
+    }
+
+    fn virtual_span(&self) -> Option<VirtualSpan> {
+        self.rails.iter().filter_map(|rail| rail.committed.virtual_span()).reduce(VirtualSpan::join)
     }
 
     fn grant(&mut self, epoch: Epoch) -> Result<()> {

@@ -219,8 +219,12 @@ impl Committed for TracedCommitted {
         Ok(progress)
     }
 
-    fn settle(&mut self) -> Option<VirtualSpan> {
-        self.inner.settle()
+    fn settle(&mut self) {
+        self.inner.settle();
+    }
+
+    fn virtual_span(&self) -> Option<VirtualSpan> {
+        self.inner.virtual_span()
     }
 
     fn grant(&mut self, epoch: Epoch) -> Result<()> {

@@ -60,7 +60,6 @@ pub(super) fn commit(open: Open) -> Result<Ready> {
         active: None,
         polls_per_look: comm.backend.caps().polls_per_look.max(1),
         virtual_time: comm.backend.caps().virtual_time,
-        virtual_span: None,
         watch: None,
         failure: None,
     };

@@ -76,6 +76,14 @@ impl<'q> InFlight<'q> {
     }
 }
 
+impl InFlight<'_> {
+    /// When the epoch was under way on an emulated device, once [`test`](Self::test) has said that it is complete. The clock stays where it
+    /// is until the `wait`. `None` on a backend without a [virtual clock](crate::Comm::virtual_now).
+    pub fn virtual_span(&self) -> Option<VirtualSpan> {
+        self.queue.as_ref().filter(|_| self.done)?.virtual_span()
+    }
+}
+
 impl Drop for InFlight<'_> {
     #[inline]
     fn drop(&mut self) {
@@ -103,7 +111,7 @@ impl Arrived<'_> {
     /// When the epoch was under way on an emulated device. `None` on a backend without a
     /// [virtual clock](crate::Comm::virtual_now).
     pub fn virtual_span(&self) -> Option<VirtualSpan> {
-        self.queue.virtual_span
+        self.queue.virtual_span()
     }
 
     /// Elements that may be read, over a range of bytes of this rank's part of `window`: received ranges of this queue, and

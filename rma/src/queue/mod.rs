@@ -107,10 +107,8 @@ pub struct Ready {
     active: Option<Rc<Active>>,
     /// How many polls before a wait looks at the clock.
     polls_per_look: u32,
-    /// Whether epochs have a time on an emulated device ..
+    /// Whether epochs have a time on an emulated device.
     virtual_time: bool,
-    /// .. and that of the last one that the program has waited for.
-    virtual_span: Option<VirtualSpan>,
     /// The waiting of this epoch, once it takes long.
     watch: Option<Watch>,
     /// The first error, once there was one.
@@ -347,12 +345,17 @@ impl Ready {
 
     /// The program may use what has arrived from here on.
     #[inline]
-    fn settle(&mut self) {
+    fn settle(&self) {
         if self.virtual_time
             && let Some(active) = &self.active
         {
-            self.virtual_span = active.committed.borrow_mut().settle();
+            active.committed.borrow_mut().settle();
         }
+    }
+
+    /// When an epoch that is done was under way on an emulated device.
+    fn virtual_span(&self) -> Option<VirtualSpan> {
+        self.active.as_ref()?.committed.borrow().virtual_span()
     }
 
     /// Has the backend send what it holds back. Errors come up again when the queue is waited for.
