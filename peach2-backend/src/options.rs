@@ -102,7 +102,7 @@ fn set_constant(constants: &mut Constants, part: &str) -> Result<()> {
         return refused("there is no such constant; `rma info` lists them".into());
     };
     // A rate of 0 would take for ever, and what is far beyond all time is no time.
-    const MOST: f64 = 1e12;
+    const MOST: f64 = 1e15;
     let least = if name.contains("rate") { 1.0 / MOST } else { 0.0 };
     match text.trim().parse::<f64>() {
         Ok(number) if (least..=MOST).contains(&number) => *value = number,
