@@ -10,6 +10,10 @@ const ROW_BYTES: usize = COLUMNS * NUMBER;
 
 fn main() -> Result<()> {
     rma_peach2::offer();
+    #[cfg(feature = "verbs")]
+    rma_verbs::offer();
+    #[cfg(feature = "mpi")]
+    rma_mpi::offer();
     let (mut config, place) = Config::from_env()?;
     // Any backend that RMA_BACKEND names runs this program; only these boards have a time of their own.
     config.backend.get_or_insert_with(|| rma_peach2::NAME.into());
