@@ -97,8 +97,9 @@ fn job(ranks: Ranks, bodies: &[&Body], env: &[(&str, &str)]) -> Result<Running> 
         }
     };
     command.args(bodies.iter().map(|body| body.name)).envs(env.iter().copied());
-    // What a life leaves behind shows after fewer than a thousand.
-    command.env("RMA_TEST_LIVES", "50");
+    // What a life leaves behind shows after fewer than a thousand, and on few boards as well as on many.
+    let (Ranks::Threads(boards) | Ranks::Processes(boards)) = ranks;
+    command.env("RMA_TEST_LIVES", if boards <= 4 { "50" } else { "15" });
     start(on_boards(command), DEADLINE)
 }
 

@@ -24,7 +24,7 @@ pub(crate) fn name((ranks, rails): Shape) -> String {
 fn job(bodies: &[&Body], (ranks, rails): Shape, pair: Option<&Pair>) -> Job {
     let names = bodies.iter().map(|body| body.name);
     // What a life leaves behind shows on one shape as well as on all.
-    let lives = if (ranks, rails) == (2, 1) { "60" } else { "15" };
+    let lives = if (ranks, rails) == (2, 1) && pair.is_none() { "60" } else { "15" };
     let job = Job::new(ranks, rails, &["rma-conformance"].into_iter().chain(names).collect::<Vec<_>>());
     let job = job.env("RMA_TEST_LIVES", lives);
     if let Some(pair) = pair { pair.part_of(job) } else { job }
