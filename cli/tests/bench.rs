@@ -3,6 +3,7 @@
 mod common;
 
 use common::{Finished, finish, rma};
+use std::process::{Command, Stdio};
 
 const QUICK: [&str; 6] = ["--repeats", "1", "--batch-ms", "1", "--no-bind", "--csv"];
 
@@ -240,10 +241,11 @@ fn boards_that_cannot_be_are_refused_with_their_numbers() {
 
 #[test]
 fn a_reader_that_has_seen_enough_ends_a_benchmark_well() {
-    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_rma"));
-    command.args(["bench", "peach2", "--bytes", "8,16,32,64"]).env("RUST_BACKTRACE", "0");
-    let mut child = command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().unwrap();
-    drop(child.stdout.take());
-    let output = child.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let rma = env!("CARGO_BIN_EXE_rma");
+    let mut command = Command::new("sh");
+    // The reader goes at once.
+    command.args(["-c", &format!("{{ {rma} bench peach2 --bytes 8,16; echo status $? >&2; }} | :")]);
+    command.stdin(Stdio::null());
+    let done = finish(command);
+    assert!(done.err().ends_with("status 0\n") && !done.err().contains("panicked"), "{done:?}");
 }

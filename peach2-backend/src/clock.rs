@@ -41,7 +41,7 @@ impl fmt::Display for Time {
 
 /// What the windows of the boards are: memory of the processors, or of graphics processors, which is read more slowly.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Memory {
+pub(crate) enum Memory {
     /// Of the processors.
     #[default]
     Cpu,

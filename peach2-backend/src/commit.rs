@@ -236,14 +236,7 @@ fn plan_lane(
     for put in puts {
         let source = window::source(&*put.source);
         let (begin, region) = Key::read(target, &put.key)?;
-        let memory = shared.space.find(target, region).ok_or_else(|| malformed("key", target, "a window that is gone"))?;
-        let span = put.target_blocks.span();
-        if span.end > memory.len_bytes() as u128 {
-            return Err(malformed("key", target, format!("a window of {} bytes, shorter than it said", memory.len_bytes())));
-        }
-        if shared.space.maps_peers_anew() {
-            memory.populate(span.start as usize..span.end as usize)?;
-        }
+        let memory = shared.space.written(target, region, &put.target_blocks.span())?;
         holdings.reach(source.begin, &source.region);
         holdings.reach(begin, &memory);
         let (source_blocks, target_blocks) = (&put.source_blocks, &put.target_blocks);

@@ -23,7 +23,7 @@ mod survey;
 mod window;
 mod windows;
 
-pub use clock::{Constant, Memory};
+pub use clock::Constant;
 pub use device::Peach2Backend;
 pub use options::{check_variables, variables};
 pub use survey::{Survey, survey};

@@ -19,7 +19,6 @@ use rma::backend::{Chain, Committed, Lack, Missing, Progress};
 use rma::{Epoch, Rail, Rank, Result, VirtualSpan};
 use std::fmt::Write;
 use std::rc::Rc;
-use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
 /// A flag that was found at commit, of this or another board.
@@ -260,8 +259,7 @@ impl Committed for Peach2Committed {
     }
 
     fn grant(&mut self, epoch: Epoch) -> Result<()> {
-        // Release: what this rank has read of the received ranges, it has read before the credit goes out.
-        fence(Ordering::Release);
+        // The flag's Release keeps what this rank has read of the received ranges before the credit.
         for Partner { rank, credit } in &self.partners {
             if let Some(credit) = credit {
                 credit.get().publish(epoch, self.shared.pio_to(*rank));

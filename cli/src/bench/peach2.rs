@@ -5,7 +5,7 @@ use super::measure::{Batch, Times};
 use super::put::PingPong;
 use super::size;
 use anyhow::{Context, Result, ensure};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use rma::{Comm, Config, Rank};
 use std::process::ExitCode;
 
@@ -42,11 +42,11 @@ pub(super) struct Peach2Options {
     #[arg(long, value_delimiter = ',', value_parser = size, default_value = "8,64,512,4K,32K,256K,1M,4M")]
     bytes: Vec<usize>,
     /// Where the chains of descriptors lie
-    #[arg(long, value_enum, value_delimiter = ',', default_value = "registers,internal,host")]
-    placements: Vec<Placement>,
+    #[arg(long, value_parser = ["registers", "internal", "host"], value_delimiter = ',', default_value = "registers,internal,host")]
+    placements: Vec<String>,
     /// What the windows are memory of
-    #[arg(long, value_enum, value_delimiter = ',', default_value = "cpu,gpu")]
-    memories: Vec<Memory>,
+    #[arg(long, value_parser = ["cpu", "gpu"], value_delimiter = ',', default_value = "cpu,gpu")]
+    memories: Vec<String>,
     /// How many cables lie between the two boards: half a ring at most, so 8 in one of 16
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     hops: u32,
@@ -58,38 +58,6 @@ pub(super) struct Peach2Options {
     csv: bool,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Placement {
-    Registers,
-    Internal,
-    Host,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Memory {
-    Cpu,
-    Gpu,
-}
-
-impl Placement {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Registers => "registers",
-            Self::Internal => "internal",
-            Self::Host => "host",
-        }
-    }
-}
-
-impl Memory {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Cpu => "cpu",
-            Self::Gpu => "gpu",
-        }
-    }
-}
-
 /// `rma bench peach2`.
 pub(super) fn main(options: &Peach2Options) -> Result<ExitCode> {
     let (config, place) = Config::from_env()?;
@@ -99,8 +67,8 @@ pub(super) fn main(options: &Peach2Options) -> Result<ExitCode> {
     );
     let config = on_boards(config, options.hops)?;
     options.print_head();
-    for &memory in &options.memories {
-        for &placement in &options.placements {
+    for memory in &options.memories {
+        for placement in &options.placements {
             for (bytes, times) in options.run(config.clone(), memory, placement)? {
                 options.print(memory, placement, bytes, &times);
             }
@@ -128,9 +96,9 @@ fn on_boards(mut config: Config, hops: u32) -> Result<Config> {
 
 impl Peach2Options {
     /// One way of each size.
-    fn run(&self, mut config: Config, memory: Memory, placement: Placement) -> Result<Vec<(usize, Times)>> {
-        config.variables.insert(MEMORY.into(), memory.name().into());
-        config.variables.insert(PLACEMENT.into(), placement.name().into());
+    fn run(&self, mut config: Config, memory: &str, placement: &str) -> Result<Vec<(usize, Times)>> {
+        config.variables.insert(MEMORY.into(), memory.into());
+        config.variables.insert(PLACEMENT.into(), placement.into());
         let far = Rank(self.hops);
         let one_way = |comm: &Comm, bytes| {
             let batch = Batch::Of(ITERATIONS);
@@ -153,8 +121,8 @@ impl Peach2Options {
         say!("memory  placement       bytes    virtual us  virtual MB/s       real us");
     }
 
-    fn print(&self, memory: Memory, placement: Placement, bytes: usize, times: &Times) {
-        let (memory, placement, real_us) = (memory.name(), placement.name(), times.median_us);
+    fn print(&self, memory: &str, placement: &str, bytes: usize, times: &Times) {
+        let real_us = times.median_us;
         let virtual_us = times.virtual_us.unwrap_or_else(|| unreachable!("bug: emulated boards have a clock"));
         let rate = bytes as f64 * f64::from(self.puts) / virtual_us;
         if self.csv {

@@ -14,6 +14,7 @@ use crate::bootstrap::{all_or_none, conversation};
 use crate::{Bootstrap, Deadline, Error, QueueId, Rail, Rank, Result};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -88,14 +89,7 @@ pub(super) fn commit(
         let mut copies = Vec::with_capacity(puts.len());
         for put in puts {
             let region = region_of(&put.key).ok_or_else(|| malformed(target, "a key that is no region"))?;
-            let window = reach.region(target, region)?;
-            let span = put.target_blocks.span();
-            if span.end > window.len_bytes() as u128 {
-                return Err(malformed(target, "a window shorter than it said"));
-            }
-            if shared.space.maps_peers_anew() {
-                window.populate(span.start as usize..span.end as usize)?;
-            }
+            let window = reach.written(target, region, &put.target_blocks.span())?;
             copies.push(Copy::new(put, window.base(), window.len_bytes(), chain_bytes));
         }
         let bell = reach.bell(target, theirs.bell)?;
@@ -158,10 +152,20 @@ struct Reach<'a> {
 impl Reach<'_> {
     fn region(&mut self, peer: Rank, id: RegionId) -> Result<Arc<Region>> {
         let region = self.shared.space.find(peer, id).ok_or_else(|| malformed(peer, &format!("region {} is gone", id.0)))?;
+        Ok(self.keep(region))
+    }
+
+    /// The region of a window of which this rank will write `span`.
+    fn written(&mut self, peer: Rank, id: RegionId, span: &Range<u128>) -> Result<Arc<Region>> {
+        let region = self.shared.space.written(peer, id, span)?;
+        Ok(self.keep(region))
+    }
+
+    fn keep(&mut self, region: Arc<Region>) -> Arc<Region> {
         if !self.used.iter().any(|known| Arc::ptr_eq(known, &region)) {
             self.used.push(region.clone());
         }
-        Ok(region)
+        region
     }
 
     fn counter(&mut self, peer: Rank, slot: Slot) -> Result<NonNull<Counter>> {

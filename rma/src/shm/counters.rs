@@ -83,7 +83,7 @@ impl Bell {
     }
 
     /// The owner is about to sleep; it must look at its counters once more after this.
-    pub fn prepare(&self) {
+    pub(crate) fn prepare(&self) {
         self.prepare_with(Ordering::SeqCst);
     }
 
@@ -94,13 +94,13 @@ impl Bell {
     }
 
     /// The owner is awake again.
-    pub fn awake(&self) {
+    pub(crate) fn awake(&self) {
         self.0.store(0, Ordering::Relaxed);
     }
 
     /// After a counter was published: whether the owner sleeps and must be woken by this caller.
     #[inline]
-    pub fn ring(&self) -> bool {
+    pub(crate) fn ring(&self) -> bool {
         self.ring_with(Ordering::SeqCst)
     }
 
@@ -113,7 +113,7 @@ impl Bell {
     }
 
     /// Sleeps until somebody wakes, unless the bell was rung since `prepare`; at most `limit`.
-    pub fn sleep(&self, limit: Duration) {
+    pub(crate) fn sleep(&self, limit: Duration) {
         if let Ok(limit) = futex::Timespec::try_from(limit) {
             // Every way out (woken, rung before, time over, a signal) is a reason to look at the counters again. Shared, not
             // private: the writer may be another process.
@@ -122,7 +122,7 @@ impl Bell {
     }
 
     /// Wakes the owner.
-    pub fn wake(&self) {
+    pub(crate) fn wake(&self) {
         // Nobody left to wake is as good as woken.
         let _ = futex::wake(self.word(), futex::Flags::empty(), 1);
     }

@@ -3,7 +3,7 @@
 //!
 //! Reading order: `device` (what there is), `window` (memory), `commit` (what a queue becomes), `progress` (start and wait).
 //! Below them `counters` (the protocol's atomics), `board` (where the counters are), `region` and `space` (whose memory it is), and
-//! `patience` (how to wait). The latter four serve every backend whose ranks are on one host.
+//! `patience` (how to wait). All of these but the board serve every backend whose ranks are on one host.
 #![allow(
     unsafe_code,
     reason = "memory shared with other processes and threads is reached through raw pointers here and nowhere else"

@@ -84,7 +84,7 @@ impl Region {
 
     /// Has the kernel provide the pages of a range now, so that a lack of memory is an error here and not a signal later, and the
     /// first exchange is as fast as the others. The range lies inside the region.
-    pub fn populate(&self, bytes: Range<usize>) -> Result<()> {
+    pub(super) fn populate(&self, bytes: Range<usize>) -> Result<()> {
         let page = rustix::param::page_size();
         let first = bytes.start / page * page;
         let end = bytes.end.next_multiple_of(page).min(map_len(self.len_bytes));

@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
@@ -72,7 +73,7 @@ pub struct Space {
 
 impl Space {
     /// For a rank that is one of the threads of this process.
-    pub fn threads(shared: &ThreadSpace, rank: Rank) -> Self {
+    pub(super) fn threads(shared: &ThreadSpace, rank: Rank) -> Self {
         let crowded = shared.size > own_cores().count_ones();
         let (regions, next) = (shared.regions.clone(), shared.next.clone());
         Self { rank, regions, next, handover: None, processes: Vec::new(), crowded }
@@ -123,11 +124,6 @@ impl Space {
         }
     }
 
-    /// Whether a peer's memory is mapped here a second time, and so not in this rank's page tables yet.
-    pub fn maps_peers_anew(&self) -> bool {
-        self.handover.is_some()
-    }
-
     /// A new region of this rank, for peers to reach.
     pub fn make(&self, len_bytes: usize) -> Result<(RegionId, Arc<Region>)> {
         let region = match self.handover {
@@ -145,8 +141,22 @@ impl Space {
         self.regions.lock().get(&(rank, id)).and_then(Weak::upgrade)
     }
 
+    /// A region of a rank, of which this one will write `span`: an error, what is wrong with it, if it is not there or not so long.
+    pub fn written(&self, rank: Rank, id: RegionId, span: &Range<u128>) -> Result<Arc<Region>> {
+        let malformed = |reason| Error::Malformed { what: "key", from: rank.to_string(), reason };
+        let region = self.find(rank, id).ok_or_else(|| malformed(format!("region {} is gone", id.0)))?;
+        if span.end > region.len_bytes() as u128 {
+            return Err(malformed(format!("a window of {} bytes, shorter than it said", region.len_bytes())));
+        }
+        // A peer's memory that is mapped here a second time is not in this rank's page tables yet.
+        if self.handover.is_some() {
+            region.populate(span.start as usize..span.end as usize)?;
+        }
+        Ok(region)
+    }
+
     /// The regions of a peer that were handed over before, held so that they stay.
-    pub fn known(&self, peer: Rank) -> Vec<(RegionId, Arc<Region>)> {
+    pub(super) fn known(&self, peer: Rank) -> Vec<(RegionId, Arc<Region>)> {
         if self.handover.is_none() {
             return Vec::new();
         }
