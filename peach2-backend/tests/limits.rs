@@ -1,18 +1,12 @@
 //! What boards do not have is refused on every rank, with the number, the limit and the mend.
 
+mod boards;
+
+use boards::config;
 use rma::{Comm, Config, Error};
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::time::{Duration, Instant};
-
-fn config() -> Config {
-    rma_peach2::offer();
-    let mut config = Config::default();
-    config.backend = Some(rma_peach2::NAME.into());
-    config.setup_timeout = Duration::from_secs(30);
-    config.wait_timeout = Some(Duration::from_secs(30));
-    config
-}
 
 /// The error of opening so many boards; every rank has one.
 fn refused(boards: u32, config: Config) -> String {
@@ -21,9 +15,9 @@ fn refused(boards: u32, config: Config) -> String {
 
 #[test]
 fn more_boards_than_two_rings_have() {
-    let error = refused(33, config());
+    let error = refused(33, config(&[]));
     assert!(error.contains("33") && error.contains("limit of 32") && error.contains("fewer ranks"), "{error}");
-    let mut short = config();
+    let mut short = config(&[]);
     short.variables.insert("RMA_PEACH2_RING".into(), "8".into());
     let error = refused(17, short);
     assert!(error.contains("17") && error.contains("limit of 16") && error.contains("RMA_PEACH2_RING"), "{error}");
@@ -31,7 +25,7 @@ fn more_boards_than_two_rings_have() {
 
 #[test]
 fn more_rails_than_channels() {
-    let mut config = config();
+    let mut config = config(&[]);
     config.rails = Some(5);
     let error = refused(2, config);
     assert!(error.contains('5') && error.contains("limit of 4") && error.contains("RMA_RAILS"), "{error}");
@@ -39,7 +33,7 @@ fn more_rails_than_channels() {
 
 #[test]
 fn an_option_that_cannot_be() {
-    let mut config = config();
+    let mut config = config(&[]);
     config.variables.insert("RMA_PEACH2_MEMORY".into(), "disk".into());
     let error = refused(2, config);
     assert!(error.contains("RMA_PEACH2_MEMORY=\"disk\": use cpu or gpu"), "{error}");
@@ -52,7 +46,7 @@ fn more_partners_than_slots() {
     const BOARDS: u32 = 16;
     const QUEUES: usize = 4095 / BOARDS as usize;
     let in_commit = AtomicBool::new(false);
-    let ranks = Comm::threads_with(BOARDS, config(), |comm| {
+    let ranks = Comm::threads_with(BOARDS, config(&[]), |comm| {
         let me = comm.rank().0 as usize;
         let window = comm.window_alloc((QUEUES + 2) * BOARDS as usize)?;
         let source = comm.window_alloc(1)?;
