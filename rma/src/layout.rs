@@ -94,6 +94,14 @@ impl RangeSet {
         self.ranges.is_empty()
     }
 
+    /// From the first byte to behind the last.
+    pub fn bounds(&self) -> Range<u64> {
+        match (self.ranges.first(), self.ranges.last()) {
+            (Some(first), Some(last)) => first.start..last.end,
+            _ => 0..0,
+        }
+    }
+
     /// The ranges in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = &Range<u64>> {
         self.ranges.iter()

@@ -3,6 +3,9 @@
 
 use super::Ready;
 use crate::lifecycle::Call;
+use crate::window::WindowInner;
+#[cfg(feature = "ndarray")]
+use crate::window::area::{Area, ReadArea, WriteArea};
 use crate::window::leases::{self, ReadLease, WriteLease};
 use crate::{Epoch, Error, Result, RmaWindow, VirtualSpan};
 use bytemuck::Pod;
@@ -117,21 +120,35 @@ impl Arrived<'_> {
     /// Elements that may be read, over a range of bytes of this rank's part of `window`: received ranges of this queue, and
     /// whatever else no other queue or lease stands against.
     pub fn read<'a, T: Pod>(&'a self, window: &'a RmaWindow, bytes: impl RangeBounds<usize>) -> Result<ReadLease<'a, T>> {
-        self.check(window)?;
+        self.check(&window.inner)?;
         leases::read(&window.inner, bytes, Some(self.queue.id))
     }
 
     /// The same to read and write.
     pub fn write<'a, T: Pod>(&'a self, window: &'a RmaWindow, bytes: impl RangeBounds<usize>) -> Result<WriteLease<'a, T>> {
-        self.check(window)?;
+        self.check(&window.inner)?;
         leases::write(&window.inner, bytes, Some(self.queue.id))
     }
 
-    fn check(&self, window: &RmaWindow) -> Result<()> {
-        if Rc::ptr_eq(&window.inner.comm, &self.queue.comm) {
+    /// The elements of an area, to read: received ones of this queue, and whatever else no other queue or lease stands against.
+    #[cfg(feature = "ndarray")]
+    pub fn read_area<'a, T: Pod, const N: usize>(&'a self, area: &'a Area<T, N>) -> Result<ReadArea<'a, T, N>> {
+        self.check(area.window())?;
+        area.read_exempt(Some(self.queue.id))
+    }
+
+    /// The same to read and write.
+    #[cfg(feature = "ndarray")]
+    pub fn write_area<'a, T: Pod, const N: usize>(&'a self, area: &'a Area<T, N>) -> Result<WriteArea<'a, T, N>> {
+        self.check(area.window())?;
+        area.write_exempt(Some(self.queue.id))
+    }
+
+    fn check(&self, window: &WindowInner) -> Result<()> {
+        if Rc::ptr_eq(&window.comm, &self.queue.comm) {
             return Ok(());
         }
-        let reason = format!("{} belongs to another Comm than {}", window.id(), self.queue.id);
+        let reason = format!("{} belongs to another Comm than {}", window.id, self.queue.id);
         Err(Error::Invalid { what: "window of Arrived", reason })
     }
 }

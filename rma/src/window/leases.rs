@@ -2,6 +2,7 @@
 //! Owns the list of live leases and the typed slices; knows no queue beyond the claims it left here.
 
 use super::claims::Claim;
+use super::extent::Extent;
 use super::{RmaWindow, WindowInner};
 use crate::lifecycle::Phase;
 use crate::{Error, QueueId, Rank, Result};
@@ -14,7 +15,7 @@ use std::rc::Rc;
 #[derive(Debug)]
 struct Lease {
     id: u64,
-    bytes: Range<u64>,
+    extent: Extent,
     writes: bool,
 }
 
@@ -36,10 +37,10 @@ pub(super) enum Busy {
 }
 
 impl Access {
-    pub(super) fn blocker(&self, bytes: &Range<u64>, writes: bool, exempt: Option<QueueId>) -> Option<Busy> {
+    pub(super) fn blocker(&self, extent: &Extent, writes: bool, exempt: Option<QueueId>) -> Option<Busy> {
         for claim in &self.claims {
             let mine = Some(claim.queue) == exempt;
-            if !mine && claim.is_exposed() && claim.incoming.overlap(bytes).is_some() {
+            if !mine && claim.is_exposed() && extent.incoming_of(claim).is_some() {
                 let queue = claim.queue;
                 return Some(if claim.retiring.get() {
                     Busy::Retiring(format!("partners that have not cleared {queue} yet may still write it; clear it on every rank"))
@@ -50,24 +51,23 @@ impl Access {
                     })
                 });
             }
-            if writes && claim.is_reading() && claim.sources.overlap(bytes).is_some() {
+            if writes && claim.is_reading() && extent.sources_of(claim).is_some() {
                 return Some(Busy::Held(format!("puts of {} in flight read it; wait first", claim.queue)));
             }
         }
-        let lease = self.leases.iter().find(|lease| (writes || lease.writes) && overlap(&lease.bytes, bytes))?;
+        let lease = self.leases.iter().find(|lease| (writes || lease.writes) && extent.overlaps(&lease.extent))?;
         Some(Busy::Held(format!(
-            "a {} lease on bytes {}..{} is alive; drop it first",
+            "a {} lease on {} is alive; drop it first",
             if lease.writes { "write" } else { "read" },
-            lease.bytes.start,
-            lease.bytes.end
+            lease.extent
         )))
     }
 
     /// What stands against starting the queue of `claim`: the bytes and the reason.
     pub(super) fn start_blocker(&self, claim: &Claim) -> Option<(Range<u64>, String)> {
         for lease in &self.leases {
-            let sources = claim.sources.overlap(&lease.bytes).filter(|_| lease.writes);
-            if let Some(bytes) = sources.or_else(|| claim.incoming.overlap(&lease.bytes)) {
+            let sources = if lease.writes { lease.extent.sources_of(claim) } else { None };
+            if let Some(bytes) = sources.or_else(|| lease.extent.incoming_of(claim)) {
                 let kind = if lease.writes { "write" } else { "read" };
                 return Some((bytes, format!("a {kind} lease is alive; drop it before starting {}", claim.queue)));
             }
@@ -96,13 +96,13 @@ impl Access {
 
     /// Whether a lease is alive on any of the bytes that origins of `claim` will write.
     pub(super) fn leased_incoming(&self, claim: &Claim) -> Option<Range<u64>> {
-        self.leases.iter().find_map(|lease| claim.incoming.overlap(&lease.bytes))
+        self.leases.iter().find_map(|lease| lease.extent.incoming_of(claim))
     }
 
-    fn add(&mut self, bytes: Range<u64>, writes: bool) -> u64 {
+    fn add(&mut self, extent: Extent, writes: bool) -> u64 {
         let id = self.next_lease;
         self.next_lease += 1;
-        self.leases.push(Lease { id, bytes, writes });
+        self.leases.push(Lease { id, extent, writes });
         id
     }
 
@@ -111,10 +111,6 @@ impl Access {
             self.leases.swap_remove(at);
         }
     }
-}
-
-fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
-    a.start.max(b.start) < a.end.min(b.end)
 }
 
 /// Elements of a window that may be read. Give it up by dropping it.
@@ -137,10 +133,21 @@ pub struct WriteLease<'a, T> {
     elements: PhantomData<&'a mut [T]>,
 }
 
+/// Keeps a lease until it is dropped.
 #[derive(Debug)]
-struct Held<'a> {
+pub(super) struct Held<'a> {
     window: &'a WindowInner,
     id: u64,
+}
+
+impl<'a> Held<'a> {
+    /// Waits for the extent to be free, or says what stands against it.
+    pub(super) fn on(window: &'a WindowInner, extent: Extent, writes: bool, exempt: Option<QueueId>) -> Result<Self> {
+        window.wait_for_access(&extent, writes, exempt)?;
+        let id = window.access.borrow_mut().add(extent, writes);
+        window.comm.cautions.set(window.comm.cautions.get() + 1);
+        Ok(Self { window, id })
+    }
 }
 
 impl Drop for Held<'_> {
@@ -240,11 +247,8 @@ fn acquire<'a, T: Pod>(
         });
     }
     let Some(first) = NonNull::new(first) else { panic!("bug: a window at address 0") };
-    let wide = bytes.start as u64..bytes.end as u64;
-    window.wait_for_access(&wide, writes, exempt)?;
-    let id = window.access.borrow_mut().add(wide, writes);
-    window.comm.cautions.set(window.comm.cautions.get() + 1);
-    Ok((Held { window, id }, first, len_bytes / element_bytes))
+    let held = Held::on(window, Extent::range(bytes.start as u64..bytes.end as u64), writes, exempt)?;
+    Ok((held, first, len_bytes / element_bytes))
 }
 
 /// A range of bytes with its ends filled in, inside the window.

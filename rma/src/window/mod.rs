@@ -1,7 +1,10 @@
 //! Windows: memory that other ranks write, and the leases through which this rank touches its own part.
 //! Owns what protects the memory (claims of queues, leases of the program); knows no backend beyond its memory.
 
+#[cfg(feature = "ndarray")]
+pub(crate) mod area;
 pub(crate) mod claims;
+mod extent;
 pub(crate) mod leases;
 mod thread_bound;
 
@@ -9,6 +12,7 @@ use crate::backend::{WindowMem, WindowSpec};
 use crate::comm::CommInner;
 use crate::{Deadline, Error, Purpose, QueueId, Rank, Result, WindowId};
 use claims::{Claim, Exposure};
+use extent::Extent;
 use leases::{Access, Busy};
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -239,10 +243,10 @@ impl WindowInner {
     }
 
     /// Waits as long as only partners that are about to clear a queue stand in the way.
-    fn wait_for_access(&self, bytes: &Range<u64>, writes: bool, exempt: Option<QueueId>) -> Result<()> {
+    fn wait_for_access(&self, extent: &Extent, writes: bool, exempt: Option<QueueId>) -> Result<()> {
         let mut deadline = None;
         loop {
-            let blocker = self.access.borrow().blocker(bytes, writes, exempt);
+            let blocker = self.access.borrow().blocker(extent, writes, exempt);
             let mut again =
                 || self.comm.reap_again(*deadline.get_or_insert_with(|| Deadline::after(self.comm.config.setup_timeout)));
             let reason = match blocker {
@@ -250,6 +254,7 @@ impl WindowInner {
                 Some(Busy::Retiring(_)) if again() => continue,
                 Some(Busy::Retiring(reason) | Busy::Held(reason)) => reason,
             };
+            let bytes = extent.bounds();
             return Err(Error::RangeBusy {
                 rank: self.comm.rank,
                 window: self.id,
