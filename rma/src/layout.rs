@@ -89,6 +89,19 @@ impl RangeSet {
         few.ranges.iter().find_map(|range| many.overlap(range))
     }
 
+    /// Whether the other set has every byte of this one.
+    pub fn is_within(&self, other: &Self) -> bool {
+        self.ranges.iter().all(|range| {
+            let first = other.ranges.partition_point(|theirs| theirs.end < range.end);
+            other.ranges.get(first).is_some_and(|theirs| theirs.start <= range.start)
+        })
+    }
+
+    /// All bytes of both.
+    pub fn union(&self, other: &Self) -> Self {
+        self.iter().chain(other.iter()).cloned().collect()
+    }
+
     /// Whether there is not a single byte.
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
@@ -198,6 +211,9 @@ mod tests {
             assert_eq!(set_a.iter().cloned().flatten().collect::<Vec<_>>(), unique);
             let shared = bytes(&a).iter().any(|byte| bytes(&b).contains(byte));
             assert_eq!(set_a.overlap_set(&set_b).is_some(), shared, "{a:?} {b:?}");
+            assert_eq!(set_a.is_within(&set_b), bytes(&a).iter().all(|byte| bytes(&b).contains(byte)), "{a:?} {b:?}");
+            let both: RangeSet = a.iter().chain(&b).cloned().collect();
+            assert_eq!(set_a.union(&set_b), both);
             let pieces: Vec<_> = a.iter().map(|range| (range.clone(), ())).collect();
             match first_clash(&pieces) {
                 Some((i, j, shared)) => {

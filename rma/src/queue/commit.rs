@@ -15,6 +15,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::rc::Rc;
 
 /// A put and the rail it takes.
@@ -197,7 +198,8 @@ impl ClaimsInMaking {
         deadline: Deadline,
     ) -> Result<()> {
         let mut windows: BTreeMap<WindowId, &Rc<WindowInner>> = BTreeMap::new();
-        windows.extend(open.windows.iter().chain(placed.iter().map(|(put, _)| &put.source)).map(|window| (window.id, window)));
+        let (sources, filled) = (placed.iter().map(|(put, _)| &put.source), open.filled.iter().map(|(window, _)| window));
+        windows.extend(open.windows.iter().chain(sources).chain(filled).map(|window| (window.id, window)));
         for (window_id, window) in windows {
             if window.freed.get() {
                 let reason = format!("{window_id} was freed; queue only windows that are alive");
@@ -205,15 +207,25 @@ impl ClaimsInMaking {
             }
             let read = placed.iter().filter(|(put, _)| put.source.id == window_id);
             let sources = RangeSet::from_iter(read.flat_map(|(put, _)| put.source_blocks.ranges()));
-            let incoming = accepted.ranges.get(&window_id).cloned().unwrap_or_default();
+            let filled = open.filled.iter().filter(|(window, _)| window.id == window_id);
+            let filled = RangeSet::from_iter(filled.flat_map(|(_, bytes)| bytes.iter().cloned()));
+            let received = accepted.ranges.get(&window_id).cloned().unwrap_or_default();
+            let busy = |bytes: Range<u64>, reason: &str| Error::RangeBusy {
+                rank: open.comm.rank,
+                window: window_id,
+                bytes: bytes.start as usize..bytes.end as usize,
+                access: "committed",
+                reason: reason.into(),
+            };
+            if let Some(bytes) = filled.overlap_set(&received) {
+                return Err(busy(
+                    bytes,
+                    "this queue both receives them and is to let this rank fill them; leave out one of the two",
+                ));
+            }
+            let incoming = received.union(&filled);
             if let Some(bytes) = sources.overlap_set(&incoming) {
-                return Err(Error::RangeBusy {
-                    rank: open.comm.rank,
-                    window: window_id,
-                    bytes: bytes.start as usize..bytes.end as usize,
-                    access: "committed",
-                    reason: "this queue both sends and receives them; receive into other bytes, or use two queues".into(),
-                });
+                return Err(busy(bytes, "this queue both sends and receives them; receive into other bytes, or use two queues"));
             }
             let claim = Rc::new(Claim {
                 queue: self.queue,
@@ -221,6 +233,7 @@ impl ClaimsInMaking {
                 life: life.clone(),
                 sources,
                 incoming,
+                filled,
                 retiring: Cell::new(false),
                 rivals: Cell::new(0),
             });

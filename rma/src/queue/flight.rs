@@ -80,6 +80,15 @@ impl<'q> InFlight<'q> {
 }
 
 impl InFlight<'_> {
+    /// The elements of an area that this rank itself fills in every epoch ([`RmaQueue::add_filled`](crate::RmaQueue::add_filled)), to
+    /// read and write while the others' are on their way.
+    #[cfg(feature = "ndarray")]
+    pub fn write_area<'a, T: Pod, const N: usize>(&'a self, area: &'a Area<T, N>) -> Result<WriteArea<'a, T, N>> {
+        let Some(queue) = &self.queue else { unreachable!("bug: a flight without a queue") };
+        queue.check_window(area.window())?;
+        area.fill(queue.id)
+    }
+
     /// When the epoch was under way on an emulated device, once [`test`](Self::test) has said that it is complete. The clock stays where it
     /// is until the `wait`. `None` on a backend without a [virtual clock](crate::Comm::virtual_now).
     pub fn virtual_span(&self) -> Option<VirtualSpan> {
@@ -97,6 +106,14 @@ impl Drop for InFlight<'_> {
 }
 
 impl Ready {
+    fn check_window(&self, window: &WindowInner) -> Result<()> {
+        if Rc::ptr_eq(&window.comm, &self.comm) {
+            return Ok(());
+        }
+        let reason = format!("{} belongs to another Comm than {}", window.id, self.id);
+        Err(Error::Invalid { what: "window of a lease", reason })
+    }
+
     #[cold]
     fn abandon(&mut self) {
         let epoch = self.life.get().epoch();
@@ -120,36 +137,28 @@ impl Arrived<'_> {
     /// Elements that may be read, over a range of bytes of this rank's part of `window`: received ranges of this queue, and
     /// whatever else no other queue or lease stands against.
     pub fn read<'a, T: Pod>(&'a self, window: &'a RmaWindow, bytes: impl RangeBounds<usize>) -> Result<ReadLease<'a, T>> {
-        self.check(&window.inner)?;
+        self.queue.check_window(&window.inner)?;
         leases::read(&window.inner, bytes, Some(self.queue.id))
     }
 
     /// The same to read and write.
     pub fn write<'a, T: Pod>(&'a self, window: &'a RmaWindow, bytes: impl RangeBounds<usize>) -> Result<WriteLease<'a, T>> {
-        self.check(&window.inner)?;
+        self.queue.check_window(&window.inner)?;
         leases::write(&window.inner, bytes, Some(self.queue.id))
     }
 
     /// The elements of an area, to read: received ones of this queue, and whatever else no other queue or lease stands against.
     #[cfg(feature = "ndarray")]
     pub fn read_area<'a, T: Pod, const N: usize>(&'a self, area: &'a Area<T, N>) -> Result<ReadArea<'a, T, N>> {
-        self.check(area.window())?;
+        self.queue.check_window(area.window())?;
         area.read_exempt(Some(self.queue.id))
     }
 
     /// The same to read and write.
     #[cfg(feature = "ndarray")]
     pub fn write_area<'a, T: Pod, const N: usize>(&'a self, area: &'a Area<T, N>) -> Result<WriteArea<'a, T, N>> {
-        self.check(area.window())?;
+        self.queue.check_window(area.window())?;
         area.write_exempt(Some(self.queue.id))
-    }
-
-    fn check(&self, window: &WindowInner) -> Result<()> {
-        if Rc::ptr_eq(&window.comm, &self.queue.comm) {
-            return Ok(());
-        }
-        let reason = format!("{} belongs to another Comm than {}", window.id, self.queue.id);
-        Err(Error::Invalid { what: "window of Arrived", reason })
     }
 }
 

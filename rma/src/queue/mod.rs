@@ -10,6 +10,7 @@ mod wait;
 pub use flight::{Arrived, InFlight};
 
 use crate::comm::{Active, CommInner};
+use crate::layout::RangeSet;
 use crate::lifecycle::{Call, Lifecycle, Phase};
 use crate::window::WindowInner;
 use crate::window::claims::{self, Exposure, Part};
@@ -91,6 +92,8 @@ pub struct Open {
     windows: Vec<Rc<WindowInner>>,
     puts: Vec<MsgHandle>,
     origins: BTreeSet<Rank>,
+    /// What the program itself fills in every epoch.
+    filled: Vec<(Rc<WindowInner>, RangeSet)>,
     exposure: Exposure,
     timeout: Option<Duration>,
 }
@@ -135,6 +138,7 @@ impl RmaQueue<Open> {
                 windows: Vec::new(),
                 puts: Vec::new(),
                 origins: BTreeSet::new(),
+                filled: Vec::new(),
                 exposure: Exposure::Early,
                 timeout,
             },
@@ -170,6 +174,16 @@ impl RmaQueue<Open> {
             return Err(Error::NoSuchRank { what: "origin of add_origin", rank, size });
         }
         self.state.origins.insert(rank);
+        Ok(self)
+    }
+
+    /// Closes an area as if an origin wrote it: this rank itself fills it in every epoch, from the start on through
+    /// [`InFlight::write_area`] or afterwards through [`Arrived::write_area`]. So who asks too early for what will be filled is refused
+    /// like those who ask for what has not arrived.
+    #[cfg(feature = "ndarray")]
+    pub fn add_filled<T: bytemuck::Pod, const N: usize>(&mut self, area: &crate::Area<T, N>) -> Result<&mut Self> {
+        self.check_window("area of add_filled", area.window())?;
+        self.state.filled.push((area.window().clone(), area.bytes()));
         Ok(self)
     }
 

@@ -146,7 +146,28 @@ impl<T: Pod, const N: usize> Area<T, N> {
         Ok(WriteArea { area: self, _held: held, elements: PhantomData })
     }
 
-    pub(crate) fn window(&self) -> &WindowInner {
+    /// A write lease while `queue` is in flight, on what the program itself fills in each of its epochs, and nothing else.
+    pub(crate) fn fill(&self, queue: QueueId) -> Result<WriteArea<'_, T, N>> {
+        let is_filled = {
+            let access = self.window.access.borrow();
+            access.claims.iter().any(|claim| claim.queue == queue && self.extent.is_filled_in(claim))
+        };
+        if !is_filled {
+            let reason = format!(
+                "{} of {} is not what {queue} lets this rank fill; name it with add_filled before the commit",
+                self.extent, self.window.id
+            );
+            return Err(Error::Invalid { what: "area to fill in flight", reason });
+        }
+        self.write_exempt(Some(queue))
+    }
+
+    /// Every byte of it.
+    pub(crate) fn bytes(&self) -> RangeSet {
+        self.extent.set()
+    }
+
+    pub(crate) fn window(&self) -> &Rc<WindowInner> {
         &self.window
     }
 
@@ -309,6 +330,42 @@ mod tests {
                 assert!(owned.write().unwrap_err().to_string().contains("in flight read it"));
                 let arrived = flight.wait().unwrap();
                 assert!(arrived.read_area(&ghosts).unwrap().view().iter().all(|&ghost| ghost == other + 7));
+            }
+        })
+        .unwrap();
+    }
+
+    #[test]
+    fn what_a_rank_fills_itself_is_closed_to_all_but_the_queue() {
+        Comm::threads(2, |comm| {
+            let window = comm.window_alloc(64).unwrap();
+            // Four numbers owned, four received, four filled, four free.
+            let [owned, received, filled, free] = [0, 16, 32, 48].map(|offset| window.area::<u32, 1>(offset, [4], [1]).unwrap());
+            let other = 1 - comm.rank().0;
+            let open = || {
+                let put = comm.declare_write(&window, 16, &window, 0, 16, other).unwrap();
+                let mut queue = comm.queue_alloc(&window).unwrap();
+                queue.push(&put).unwrap().add_origin(other).unwrap();
+                queue
+            };
+            let mut both = open();
+            both.add_filled(&received).unwrap();
+            assert!(both.commit().unwrap_err().to_string().contains("both receives them and is to let this rank fill them"));
+            let mut queue = open();
+            queue.add_filled(&filled).unwrap();
+            let mut queue = queue.commit().unwrap();
+            for step in 0..3 {
+                owned.write().unwrap().view_mut().fill(comm.rank().0 + step);
+                assert!(filled.read().is_err() && free.read().is_ok());
+                let flight = queue.start().unwrap();
+                assert!(filled.read().is_err() && filled.write().is_err());
+                for area in [&owned, &received, &free] {
+                    assert!(flight.write_area(area).unwrap_err().to_string().contains("add_filled"));
+                }
+                flight.write_area(&filled).unwrap().view_mut().fill(step);
+                let arrived = flight.wait().unwrap();
+                assert!(arrived.read_area(&filled).unwrap().view().iter().all(|&number| number == step));
+                assert!(arrived.read_area(&received).unwrap().view().iter().all(|&number| number == other + step));
             }
         })
         .unwrap();

@@ -31,8 +31,10 @@ pub(crate) struct Claim {
     pub(crate) life: Rc<Cell<Lifecycle>>,
     /// What own puts read here.
     pub(crate) sources: RangeSet,
-    /// What origins write here.
+    /// What origins write here, and what the program itself fills in every epoch: closed to others alike.
     pub(crate) incoming: RangeSet,
+    /// The latter alone.
+    pub(crate) filled: RangeSet,
     /// The queue was cleared, but partners may still write until they clear it too.
     pub(crate) retiring: Cell<bool>,
     /// How many other queues use some of these bytes at other times; who has any is counted among the cautions of the Comm.

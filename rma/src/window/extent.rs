@@ -35,6 +35,8 @@ struct Rows {
 struct Touched {
     incoming: Option<Range<u64>>,
     sources: Option<Range<u64>>,
+    /// Whether no origin writes any of it.
+    is_filled: bool,
 }
 
 impl Extent {
@@ -69,6 +71,18 @@ impl Extent {
         }
     }
 
+    /// Whether the program itself fills all of it in every epoch of a claim's queue.
+    #[cfg_attr(not(feature = "ndarray"), expect(dead_code, reason = "only areas are filled"))]
+    pub(super) fn is_filled_in(&self, claim: &Claim) -> bool {
+        self.rows.as_ref().is_some_and(|rows| rows.touched(claim).is_filled)
+    }
+
+    /// The bytes of an area.
+    #[cfg_attr(not(feature = "ndarray"), expect(dead_code, reason = "areas come with ndarray"))]
+    pub(super) fn set(&self) -> RangeSet {
+        self.rows.as_ref().map(|rows| rows.set.clone()).unwrap_or_else(|| std::iter::once(self.bounds.clone()).collect())
+    }
+
     /// Whether the two share a byte.
     pub(super) fn overlaps(&self, other: &Self) -> bool {
         if self.bounds.start.max(other.bounds.start) >= self.bounds.end.min(other.bounds.end) {
@@ -97,7 +111,11 @@ impl Rows {
             return touched.clone();
         }
         // Neither the claim of a queue nor its number ever changes.
-        let touched = Touched { incoming: self.set.overlap_set(&claim.incoming), sources: self.set.overlap_set(&claim.sources) };
+        let touched = Touched {
+            incoming: self.set.overlap_set(&claim.incoming),
+            sources: self.set.overlap_set(&claim.sources),
+            is_filled: self.set.is_within(&claim.filled),
+        };
         remember(&mut known, (claim.queue, touched.clone()));
         touched
     }

@@ -73,9 +73,11 @@ impl Access {
             }
         }
         for rival in self.claims.iter().filter(|rival| rival.queue != claim.queue) {
-            let written = claim.incoming.overlap_set(&rival.incoming).or_else(|| claim.sources.overlap_set(&rival.incoming));
-            let read = claim.incoming.overlap_set(&rival.sources);
-            let bytes = written.filter(|_| rival.is_exposed()).or_else(|| read.filter(|_| rival.is_reading()));
+            // Sets are compared only where it matters: most rivals are at rest.
+            let written = || claim.incoming.overlap_set(&rival.incoming).or_else(|| claim.sources.overlap_set(&rival.incoming));
+            let read = || claim.incoming.overlap_set(&rival.sources);
+            let written = if rival.is_exposed() { written() } else { None };
+            let bytes = written.or_else(|| if rival.is_reading() { read() } else { None });
             if let Some(bytes) = bytes {
                 let (rival, queue) = (rival, claim.queue);
                 return Some(if rival.retiring.get() {

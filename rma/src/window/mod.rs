@@ -284,8 +284,8 @@ mod tests {
         };
         let (sources, incoming) = (ranges(), ranges());
         let exposure = if random.u8(..4) == 0 { Exposure::Early } else { Exposure::AtStart };
-        let (life, retiring, rivals) = (Rc::default(), Cell::new(false), Cell::new(0));
-        Rc::new(Claim { queue: QueueId(queue), exposure, life, sources, incoming, retiring, rivals })
+        let (life, filled, retiring, rivals) = (Rc::default(), RangeSet::default(), Cell::new(false), Cell::new(0));
+        Rc::new(Claim { queue: QueueId(queue), exposure, life, sources, incoming, filled, retiring, rivals })
     }
 
     #[test]
