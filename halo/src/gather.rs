@@ -1,0 +1,59 @@
+//! The whole of a field on one rank: every rank puts its points right where they belong.
+
+use crate::field::Field;
+use crate::geometry::{Place, row_major, strided};
+use ndarray::{Array, Dim, Dimension};
+use rma::{Comm, Error, Pod, Rank, Result};
+
+impl<T: Pod, const N: usize> Field<T, N>
+where
+    Dim<[usize; N]>: Dimension,
+{
+    /// Collective: all owned points as one array on `root`, `None` on the other ranks. Takes as much memory again there.
+    ///
+    /// ```
+    /// # use rma_halo::{Decomposition, Field, Layout};
+    /// # rma::Comm::launch(3, |comm| {
+    /// let field = Field::<u64, 1>::new(&comm, &Decomposition::new([10], comm.size())?, Layout::ghosts(1))?;
+    /// field.fill_with(|[x]| (x * x) as u64)?;
+    /// if let Some(all) = field.gather(&comm, 0)? {
+    ///     assert_eq!(all.as_slice().unwrap(), [0, 1, 4, 9, 16, 25, 36, 49, 64, 81]);
+    /// }
+    /// # Ok::<(), rma::Error>(()) })?;
+    /// # Ok::<(), rma::Error>(())
+    /// ```
+    pub fn gather(&self, comm: &Comm, root: impl Into<Rank>) -> Result<Option<Array<T, Dim<[usize; N]>>>> {
+        let root = root.into();
+        if root.0 >= comm.size() {
+            return Err(Error::NoSuchRank { what: "root of gather", rank: root, size: comm.size() });
+        }
+        let is_root = comm.rank() == root;
+        let (global, element_bytes) = (self.global_len(), size_of::<T>());
+        let all = comm.window_alloc(if is_root { global.iter().product::<usize>() * element_bytes } else { 0 })?;
+        let mut queue = comm.queue_alloc(&all)?;
+        let (block, strides) = (self.block(), row_major(global));
+        let first: usize = block.start.iter().zip(strides).map(|(at, stride)| at * stride).sum();
+        let from = self.parts.local.place(&self.parts.local.owned(), element_bytes);
+        let to = Place { offset_bytes: first * element_bytes, strides };
+        for put in strided(block.len, from, to, element_bytes) {
+            let message = comm.declare_write(&all, put.to, &self.parts.window, put.from, put.block, root)?;
+            queue.push(&message.blocks(put.count, put.from_stride, put.to_stride)?)?;
+        }
+        for origin in (0..comm.size()).filter(|_| is_root) {
+            queue.add_origin(origin)?;
+        }
+        let mut queue = queue.commit()?;
+        let arrived = queue.start()?.wait()?;
+        let gathered = if is_root { Some(arrived.read::<T>(&all, ..)?.to_vec()) } else { None };
+        drop(arrived);
+        queue.clear();
+        all.free()?;
+        let shaped = |points| {
+            let mut shape = Dim::<[usize; N]>::default();
+            shape.slice_mut().copy_from_slice(&global);
+            Array::from_shape_vec(shape, points)
+                .map_err(|cause| Error::Invalid { what: "gathered field", reason: cause.to_string() })
+        };
+        gathered.map(shaped).transpose()
+    }
+}

@@ -1,0 +1,345 @@
+//! The exchange of ghosts: committed once, then started and waited for.
+//! Owns the queues and the copies around them; what goes where is in `plan`.
+
+use crate::agreement::agree;
+use crate::copies::GhostCopy;
+use crate::decomposition::Decomposition;
+use crate::field::{Field, Parts, describe};
+use crate::plan::{FieldPlan, Landing, Mode, Outline, Packing, Phase};
+use crate::verify::Saved;
+use crate::{Block, explain};
+use ndarray::{Dim, Dimension};
+use rma::{Area, Comm, Error, Pod, Rank, ReadArea, Ready, Result, RmaQueue, RmaWindow, WriteArea};
+use std::fmt;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// What an exchange needs of a field, whatever its elements are.
+pub(crate) trait AnyField<const N: usize> {
+    fn plan(&self) -> FieldPlan<N>;
+    fn decomposition(&self) -> &Decomposition<N>;
+    fn window(&self) -> &RmaWindow;
+    fn wrap(&self, from: &Block<N>, to: &Block<N>) -> Result<Box<dyn GhostCopy>>;
+    fn unpack(&self, landing: &RmaWindow, offset_bytes: usize, ghost: &Block<N>) -> Result<Box<dyn GhostCopy>>;
+    fn mark(&self, arrived: &Arrived<'_>, number: usize, rank: Rank) -> Result<Saved>;
+    fn check(&self, arrived: &Arrived<'_>, number: usize, rank: Rank, mode: Mode, saved: &Saved) -> Result<()>;
+}
+
+impl<T: Pod, const N: usize> AnyField<N> for Parts<T, N>
+where
+    Dim<[usize; N]>: Dimension,
+{
+    fn plan(&self) -> FieldPlan<N> {
+        FieldPlan::of::<T>(self.layout)
+    }
+
+    fn decomposition(&self) -> &Decomposition<N> {
+        &self.decomposition
+    }
+
+    fn window(&self) -> &RmaWindow {
+        &self.window
+    }
+
+    fn wrap(&self, from: &Block<N>, to: &Block<N>) -> Result<Box<dyn GhostCopy>> {
+        Parts::wrap(self, from, to)
+    }
+
+    fn unpack(&self, landing: &RmaWindow, offset_bytes: usize, ghost: &Block<N>) -> Result<Box<dyn GhostCopy>> {
+        Parts::unpack(self, landing, offset_bytes, ghost)
+    }
+
+    fn mark(&self, arrived: &Arrived<'_>, number: usize, rank: Rank) -> Result<Saved> {
+        Parts::mark(self, arrived, number, rank)
+    }
+
+    fn check(&self, arrived: &Arrived<'_>, number: usize, rank: Rank, mode: Mode, saved: &Saved) -> Result<()> {
+        Parts::check(self, arrived, number, rank, mode, saved)
+    }
+}
+
+/// What a [`Halo`] is to exchange, and how.
+pub struct HaloBuilder<'c, const N: usize> {
+    comm: &'c Comm,
+    fields: Vec<Rc<dyn AnyField<N>>>,
+    mode: Mode,
+    packing: Packing,
+    expose_at_start: bool,
+    timeout: Option<Option<Duration>>,
+}
+
+/// An exchange of the ghosts of one or several fields, committed once and then started again and again: after the `wait` of an epoch every
+/// ghost point holds what its owner had at the `start`.
+pub struct Halo<const N: usize> {
+    phases: Vec<Committed>,
+    fields: Vec<Rc<dyn AnyField<N>>>,
+    mode: Mode,
+    outline: String,
+}
+
+impl<const N: usize> fmt::Debug for HaloBuilder<'_, N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "HaloBuilder({} fields, {:?}, {:?})", self.fields.len(), self.mode, self.packing)
+    }
+}
+
+impl<const N: usize> fmt::Debug for Halo<N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Halo({} fields, {:?}, {} phases)", self.fields.len(), self.mode, self.phases.len())
+    }
+}
+
+impl fmt::Debug for InFlight<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "InFlight({} phases to come)", self.rest.len())
+    }
+}
+
+/// A phase, ready to be started.
+struct Committed {
+    queue: RmaQueue<Ready>,
+    wraps: Vec<Box<dyn GhostCopy>>,
+    landings: Vec<Box<dyn GhostCopy>>,
+}
+
+/// An exchange under way. Dropping it without `wait` makes the exchange unusable.
+#[must_use = "an exchange that was started must be waited for"]
+pub struct InFlight<'h> {
+    /// `None` when there is nothing to exchange.
+    now: Option<Flying<'h>>,
+    rest: &'h mut [Committed],
+}
+
+struct Flying<'h> {
+    flight: rma::InFlight<'h>,
+    landings: &'h [Box<dyn GhostCopy>],
+}
+
+/// An exchange that is complete: ghosts may be read until this is dropped.
+#[must_use = "ghosts are reached through this"]
+#[derive(Debug)]
+pub struct Arrived<'h> {
+    queue: Option<rma::Arrived<'h>>,
+}
+
+impl<const N: usize> Halo<N> {
+    /// An exchange over the ranks of a `Comm`; fields are added, then it is committed.
+    pub fn of(comm: &Comm) -> HaloBuilder<'_, N> {
+        let (mode, packing) = (Mode::default(), Packing::default());
+        HaloBuilder { comm, fields: Vec::new(), mode, packing, expose_at_start: false, timeout: None }
+    }
+
+    /// Starts the next epoch. Never blocks. Until the `wait` the owned points of the fields may be read, and their
+    /// [interior](Field::interior) written.
+    ///
+    /// Refused, and nothing started, while the program writes what is to be sent.
+    pub fn start(&mut self) -> Result<InFlight<'_>> {
+        let Some((first, rest)) = self.phases.split_first_mut() else { return Ok(InFlight { now: None, rest: &mut [] }) };
+        Ok(InFlight { now: Some(first.start()?), rest })
+    }
+
+    /// Collective: proves the exchange. Marks every point of all fields with what says where it belongs, exchanges, looks at every point,
+    /// ghosts that are to be filled and ghosts that are not, and puts back what the owned points held.
+    ///
+    /// [`Error::Invalid`] on a rank with wrong points names the first, [`Error::CollectiveFailed`] says so on the others.
+    pub fn verify(&mut self, comm: &Comm) -> Result<()> {
+        let (fields, rank, mode) = (self.fields.clone(), comm.rank(), self.mode);
+        let arrived = self.start()?.wait()?;
+        let saved: Vec<_> = (0..).zip(&fields).map(|(number, field)| field.mark(&arrived, number, rank)).collect::<Result<_>>()?;
+        drop(arrived);
+        let arrived = self.start()?.wait()?;
+        let checks = fields.iter().zip(&saved).enumerate();
+        // All of them, as each puts back what stood in its field.
+        let results: Vec<_> = checks.map(|(number, (field, saved))| field.check(&arrived, number, rank, mode, saved)).collect();
+        drop(arrived);
+        agree(comm, "verify", results.into_iter().collect::<Result<()>>(), |()| Vec::new())
+    }
+
+    /// What was built at commit, for people: who gets what, in which way.
+    pub fn explain(&self) -> String {
+        let queues = self.phases.iter().map(|phase| phase.queue.explain());
+        std::iter::once(self.outline.clone()).chain(queues).collect::<Vec<_>>().join("\n")
+    }
+}
+
+impl<const N: usize> HaloBuilder<'_, N> {
+    /// Adds a field: all fields travel together, in one message to each neighbor.
+    pub fn field<T: Pod>(mut self, field: &Field<T, N>) -> Self
+    where
+        Dim<[usize; N]>: Dimension,
+    {
+        self.fields.push(field.parts.clone());
+        self
+    }
+
+    /// Which ghosts are filled; without it those beside faces.
+    pub fn mode(mut self, mode: Mode) -> Self {
+        self.mode = mode;
+        self
+    }
+
+    /// How ghosts that lie scattered are filled; without it as is faster.
+    pub fn packing(mut self, packing: Packing) -> Self {
+        self.packing = packing;
+        self
+    }
+
+    /// Opens ghosts to neighbors only from `start` to the end of what `wait` returns, so that they are ordinary memory in between and
+    /// several exchanges may fill the same ones; but a neighbor's points wait until this rank has started, too.
+    pub fn expose_at_start(mut self) -> Self {
+        self.expose_at_start = true;
+        self
+    }
+
+    /// The deadline of each `wait`, instead of `RMA_TIMEOUT`; `None` waits without end.
+    pub fn timeout(mut self, timeout: Option<Duration>) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    /// Collective over all ranks of the `Comm`: builds the exchange.
+    ///
+    /// [`Error::CollectiveMismatch`] when ranks ask for different ones, [`Error::Invalid`] when there is no field or fields are spread
+    /// over the ranks in different ways.
+    pub fn commit(self) -> Result<Halo<N>> {
+        let checked = self.check();
+        let outline = agree(self.comm, "halo", checked, |fields| self.describe(fields))?;
+        let Some(decomposition) = self.fields.first().map(|field| field.decomposition()) else { unreachable!("bug: no field") };
+        let outline = Outline { decomposition, fields: &outline, mode: self.mode, packing: self.packing };
+        let plan = outline.plan(self.comm.rank());
+        let landing = self.comm.window_alloc(plan.landing_bytes)?;
+        let at_start = self.expose_at_start || plan.phases.len() > 1;
+        let phases = plan.phases.iter().map(|phase| self.commit_phase(phase, &landing, at_start)).collect::<Result<_>>()?;
+        let outline = explain::outline(&outline, self.comm.rank(), &plan);
+        Ok(Halo { phases, mode: self.mode, outline, fields: self.fields })
+    }
+
+    fn check(&self) -> Result<Vec<FieldPlan<N>>> {
+        let Some(first) = self.fields.first() else {
+            return Err(invalid("there is no field to exchange; add one before the commit".into()));
+        };
+        let other = self.fields.iter().position(|field| field.decomposition() != first.decomposition());
+        if let Some(other) = other {
+            return Err(invalid(format!(
+                "fields 0 and {other} are spread over the ranks in different ways; make them of one decomposition, or use two exchanges"
+            )));
+        }
+        Ok(self.fields.iter().map(|field| field.plan()).collect())
+    }
+
+    fn describe(&self, fields: &[FieldPlan<N>]) -> Vec<String> {
+        let mut lines = vec![format!("mode {:?}", self.mode), format!("packing {:?}", self.packing)];
+        lines.push(format!("{} fields", fields.len()));
+        for (number, (field, plan)) in self.fields.iter().zip(fields).enumerate() {
+            lines.extend(describe(field.decomposition(), plan).into_iter().map(|line| format!("field {number} with {line}")));
+        }
+        lines
+    }
+
+    fn commit_phase(&self, phase: &Phase<N>, landing: &RmaWindow, at_start: bool) -> Result<Committed> {
+        let mut queue = self.comm.queue_alloc(landing)?;
+        for field in &self.fields {
+            queue.expose(field.window())?;
+        }
+        for send in &phase.sends {
+            let source = self.fields[send.field].window();
+            let target = if send.is_packed { landing } else { source };
+            for put in &send.puts {
+                let message = self.comm.declare_write(target, put.to, source, put.from, put.block, send.to_rank)?;
+                queue.push(&message.blocks(put.count, put.from_stride, put.to_stride)?)?;
+            }
+        }
+        for &origin in &phase.origins {
+            queue.add_origin(origin)?;
+        }
+        let wraps = phase.wraps.iter().map(|wrap| self.fields[wrap.field].wrap(&wrap.from, &wrap.to));
+        let wraps: Vec<_> = wraps.collect::<Result<_>>()?;
+        let unpack = |landed: &Landing<N>| self.fields[landed.field].unpack(landing, landed.offset_bytes, &landed.ghost);
+        let landings: Vec<_> = phase.landings.iter().map(unpack).collect::<Result<_>>()?;
+        for copy in wraps.iter().chain(&landings) {
+            copy.add_to(&mut queue)?;
+        }
+        if at_start {
+            queue.expose_at_start();
+        }
+        if let Some(timeout) = self.timeout {
+            queue.timeout(timeout);
+        }
+        Ok(Committed { queue: queue.commit()?, wraps, landings })
+    }
+}
+
+fn invalid(reason: String) -> Error {
+    Error::Invalid { what: "halo", reason }
+}
+
+impl Committed {
+    fn start(&mut self) -> Result<Flying<'_>> {
+        // Before the start, as it cannot be taken back: without a neighbor the queue itself reads nothing.
+        self.wraps.iter().try_for_each(|wrap| wrap.check())?;
+        let flight = self.queue.start()?;
+        self.wraps.iter().try_for_each(|wrap| wrap.wrap(&flight))?;
+        Ok(Flying { flight, landings: &self.landings })
+    }
+}
+
+impl<'h> Flying<'h> {
+    fn wait(self) -> Result<rma::Arrived<'h>> {
+        let arrived = self.flight.wait()?;
+        self.landings.iter().try_for_each(|landing| landing.unpack(&arrived))?;
+        Ok(arrived)
+    }
+}
+
+impl<'h> InFlight<'h> {
+    /// Looks once, and moves on what can be: whether a `wait` would return at once.
+    pub fn test(&mut self) -> Result<bool> {
+        while let Some(flying) = &mut self.now {
+            if !flying.flight.test()? {
+                return Ok(false);
+            }
+            if self.rest.is_empty() {
+                return Ok(true);
+            }
+            self.next()?;
+        }
+        Ok(true)
+    }
+
+    /// Waits until this rank's points have gone out and every ghost is filled. An error makes the exchange unusable.
+    pub fn wait(mut self) -> Result<Arrived<'h>> {
+        while !self.rest.is_empty() {
+            self.next()?;
+        }
+        Ok(Arrived { queue: self.now.take().map(Flying::wait).transpose()? })
+    }
+
+    /// Waits for a phase and starts the one behind it.
+    fn next(&mut self) -> Result<()> {
+        if let Some(flying) = self.now.take() {
+            drop(flying.wait()?);
+        }
+        if let Some((next, rest)) = std::mem::take(&mut self.rest).split_first_mut() {
+            self.rest = rest;
+            self.now = Some(next.start()?);
+        }
+        Ok(())
+    }
+}
+
+impl Arrived<'_> {
+    /// All points of a field, ghosts included, to read.
+    pub fn padded<'a, T: Pod, const N: usize>(&'a self, field: &'a Field<T, N>) -> Result<ReadArea<'a, T, N>> {
+        let padded = &field.parts.padded;
+        self.queue.as_ref().map_or_else(|| padded.read(), |queue| queue.read_area(padded))
+    }
+
+    pub(crate) fn write_area<'a, T: Pod, const N: usize>(&'a self, area: &'a Area<T, N>) -> Result<WriteArea<'a, T, N>> {
+        self.queue.as_ref().map_or_else(|| area.write(), |queue| queue.write_area(area))
+    }
+
+    /// The same to read and write.
+    pub fn padded_mut<'a, T: Pod, const N: usize>(&'a self, field: &'a Field<T, N>) -> Result<WriteArea<'a, T, N>> {
+        self.write_area(&field.parts.padded)
+    }
+}

@@ -1,0 +1,419 @@
+//! What a rank sends, receives and copies in an exchange: boxes, phase by phase. Pure: every rank computes its partners' side as well,
+//! so that both know without a word where everything goes.
+
+use crate::block::Block;
+use crate::decomposition::{Decomposition, Direction};
+use crate::geometry::{Layout, Local, Place, Strided, directions, strided};
+use rma::Rank;
+use std::collections::BTreeSet;
+
+/// Which ghost points an exchange fills.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// Those beside a face: what stencils along the axes need. A message to each of at most two neighbors a dimension.
+    #[default]
+    Faces,
+    /// All of them, edges and corners in messages of their own: to each of at most 3^N - 1 neighbors.
+    Corners,
+    /// All of them, one dimension after the other, the ghosts of one going on with the next: at most two messages a dimension, but a
+    /// wait between dimensions.
+    ByDimension,
+}
+
+/// How ghosts that lie scattered in memory are filled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Packing {
+    /// In place where pieces are long enough, else packed: whatever is faster.
+    #[default]
+    Auto,
+    /// Packed wherever they do not lie in one piece: one block travels, and the receiver spreads it.
+    Always,
+    /// In place always: nothing is copied twice.
+    Never,
+}
+
+/// Ghosts whose pieces are at least as long are written in place. Below it is the lines of the caches, not the bytes, that count: where
+/// they are written by the neighbor, each of them changes processors twice.
+const IN_PLACE_BYTES: usize = 256;
+
+/// Packed blocks begin at lines of their own.
+const LANDING_ALIGN_BYTES: usize = 64;
+
+/// A field, as far as plans know it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FieldPlan<const N: usize> {
+    pub(crate) layout: Layout<N>,
+    pub(crate) element_bytes: usize,
+}
+
+/// A box of a field that goes to a neighbor.
+#[derive(Clone, Debug)]
+pub(crate) struct Send<const N: usize> {
+    pub(crate) field: usize,
+    pub(crate) to_rank: Rank,
+    pub(crate) puts: Vec<Strided>,
+    /// Where it lands: in the neighbor's field, or packed in its landing window.
+    pub(crate) is_packed: bool,
+    pub(crate) points: usize,
+    pub(crate) direction: Direction<N>,
+}
+
+/// A box of ghosts that arrives packed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Landing<const N: usize> {
+    pub(crate) field: usize,
+    direction: Direction<N>,
+    pub(crate) ghost: Block<N>,
+    pub(crate) offset_bytes: usize,
+}
+
+/// A box that goes to ghosts of the same rank: a closed dimension that is not cut.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wrap<const N: usize> {
+    pub(crate) field: usize,
+    pub(crate) from: Block<N>,
+    pub(crate) to: Block<N>,
+}
+
+/// What can be under way together.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Phase<const N: usize> {
+    pub(crate) sends: Vec<Send<N>>,
+    pub(crate) landings: Vec<Landing<N>>,
+    pub(crate) wraps: Vec<Wrap<N>>,
+    pub(crate) origins: BTreeSet<Rank>,
+}
+
+/// All of an exchange, as seen by one rank.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Plan<const N: usize> {
+    pub(crate) phases: Vec<Phase<N>>,
+    pub(crate) landing_bytes: usize,
+}
+
+/// What an exchange is made of, the same on every rank.
+#[derive(Clone, Debug)]
+pub(crate) struct Outline<'a, const N: usize> {
+    pub(crate) decomposition: &'a Decomposition<N>,
+    pub(crate) fields: &'a [FieldPlan<N>],
+    pub(crate) mode: Mode,
+    pub(crate) packing: Packing,
+}
+
+/// Directions that go together, and which ghosts along the other dimensions go with them.
+struct Step<const N: usize> {
+    directions: Vec<Direction<N>>,
+    filled_before: [bool; N],
+}
+
+impl<const N: usize> Outline<'_, N> {
+    /// The part of a rank.
+    pub(crate) fn plan(&self, rank: Rank) -> Plan<N> {
+        let (landings, landing_bytes) = self.landings(rank);
+        let steps = self.steps();
+        let phases = steps.iter().zip(landings).enumerate().map(|(number, (step, landings))| {
+            let (mut phase, mut theirs) = (Phase { landings, ..Phase::default() }, Known::default());
+            for &direction in &step.directions {
+                let Some(neighbor) = self.decomposition.neighbor(rank, direction) else { continue };
+                let back = direction.map(|step| -step);
+                for (field, plan) in self.fields.iter().enumerate() {
+                    let (mine, far) = (self.local(field, rank), self.local(field, neighbor));
+                    let source = mine.source(direction, self.along(step, rank));
+                    let ghost = far.ghost(back, self.along(step, neighbor));
+                    debug_assert_eq!(source.len, ghost.len, "bug: both sides of a put differ");
+                    if !mine.ghost(direction, self.along(step, rank)).is_empty() && neighbor != rank {
+                        phase.origins.insert(neighbor);
+                    }
+                    if ghost.is_empty() {
+                        continue;
+                    }
+                    if neighbor == rank {
+                        phase.wraps.push(Wrap { field, from: source, to: ghost });
+                        continue;
+                    }
+                    let landing =
+                        theirs.of(self, neighbor, number).find(|landing| (landing.field, landing.direction) == (field, back));
+                    let to = match landing {
+                        Some(landing) => Place::packed(landing.offset_bytes, ghost.len),
+                        None => far.place(&ghost, plan.element_bytes),
+                    };
+                    let from = mine.place(&source, plan.element_bytes);
+                    let puts = strided(ghost.len, from, to, plan.element_bytes);
+                    let (is_packed, points) = (landing.is_some(), ghost.points());
+                    phase.sends.push(Send { field, to_rank: neighbor, puts, is_packed, points, direction });
+                }
+            }
+            phase
+        });
+        Plan { phases: phases.collect(), landing_bytes }
+    }
+
+    /// What arrives packed at a rank, phase by phase, and how many bytes that takes.
+    fn landings(&self, rank: Rank) -> (Vec<Vec<Landing<N>>>, usize) {
+        let mut end_bytes = 0usize;
+        let steps = self.steps();
+        let phases = steps.iter().map(|step| {
+            let mut landings = Vec::new();
+            for &direction in &step.directions {
+                if self.decomposition.neighbor(rank, direction).is_none_or(|neighbor| neighbor == rank) {
+                    continue;
+                }
+                for (field, plan) in self.fields.iter().enumerate() {
+                    let local = self.local(field, rank);
+                    let ghost = local.ghost(direction, self.along(step, rank));
+                    if !ghost.is_empty() && self.is_packed(local.run_bytes(&ghost, plan.element_bytes), &ghost, plan) {
+                        landings.push(Landing { field, direction, ghost, offset_bytes: end_bytes });
+                        end_bytes += (ghost.points() * plan.element_bytes).next_multiple_of(LANDING_ALIGN_BYTES);
+                    }
+                }
+            }
+            landings
+        });
+        (phases.collect(), end_bytes)
+    }
+
+    fn is_packed(&self, run_bytes: usize, ghost: &Block<N>, field: &FieldPlan<N>) -> bool {
+        let is_scattered = run_bytes < ghost.points() * field.element_bytes;
+        is_scattered
+            && match self.packing {
+                Packing::Auto => run_bytes < IN_PLACE_BYTES,
+                Packing::Always => true,
+                Packing::Never => false,
+            }
+    }
+
+    fn local(&self, field: usize, rank: Rank) -> Local<N> {
+        Local::new(self.decomposition, &self.fields[field].layout, rank)
+    }
+
+    fn steps(&self) -> Vec<Step<N>> {
+        let is_face = |direction: &Direction<N>| direction.iter().filter(|&&step| step != 0).count() == 1;
+        let together = |directions| vec![Step { directions, filled_before: [false; N] }];
+        match self.mode {
+            Mode::Faces => together(directions().filter(is_face).collect()),
+            Mode::Corners => together(directions().collect()),
+            // The densest dimension first: what grows by the ghosts of those before it are long rows and whole planes.
+            Mode::ByDimension => (0..N)
+                .rev()
+                .map(|d| Step {
+                    directions: directions().filter(|direction| is_face(direction) && direction[d] != 0).collect(),
+                    filled_before: std::array::from_fn(|other| other > d),
+                })
+                .collect(),
+        }
+    }
+
+    /// Which ghosts along dimensions without a step go with a box: those that were filled before, not those behind an open edge.
+    fn along(&self, step: &Step<N>, rank: Rank) -> [(bool, bool); N] {
+        std::array::from_fn(|d| {
+            let has = |side: i8| {
+                let mut direction = [0; N];
+                direction[d] = side;
+                step.filled_before[d] && self.decomposition.neighbor(rank, direction).is_some()
+            };
+            (has(-1), has(1))
+        })
+    }
+}
+
+/// The landings of neighbors, computed once each.
+struct Known<const N: usize>(Vec<(Rank, Vec<Vec<Landing<N>>>)>);
+
+impl<const N: usize> Default for Known<N> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<const N: usize> Known<N> {
+    fn of(&mut self, outline: &Outline<'_, N>, rank: Rank, phase: usize) -> std::slice::Iter<'_, Landing<N>> {
+        let at = self.0.iter().position(|(known, _)| *known == rank).unwrap_or_else(|| {
+            self.0.push((rank, outline.landings(rank).0));
+            self.0.len() - 1
+        });
+        self.0[at].1[phase].iter()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::verify::stands_for;
+    use fastrand::Rng;
+    use std::collections::BTreeMap;
+
+    const UNTOUCHED: u32 = u32::MAX;
+
+    /// A field of every rank as numbers: owned points hold their global number, ghosts nothing.
+    struct World<'a, const N: usize> {
+        outline: &'a Outline<'a, N>,
+        memory: Vec<Vec<Vec<u32>>>,
+        landing: Vec<Vec<u32>>,
+    }
+
+    fn points<const N: usize>(block: Block<N>) -> impl Iterator<Item = [usize; N]> {
+        (0..block.points()).map(move |number| {
+            let mut rest = number;
+            let mut at = [0; N];
+            for d in (0..N).rev() {
+                at[d] = block.start[d] + rest % block.len[d];
+                rest /= block.len[d];
+            }
+            at
+        })
+    }
+
+    fn number<const N: usize>(at: [usize; N], len: [usize; N]) -> usize {
+        at.iter().zip(len).fold(0, |number, (at, len)| number * len + at)
+    }
+
+    impl<'a, const N: usize> World<'a, N> {
+        fn new(outline: &'a Outline<'a, N>, plans: &[Plan<N>]) -> Self {
+            let ranks = outline.decomposition.ranks();
+            let field_of = |rank: Rank, field: usize| {
+                let local = outline.local(field, rank);
+                let mut memory = vec![UNTOUCHED; local.padded_len().iter().product()];
+                let owned = outline.decomposition.points(rank, outline.fields[field].layout.on_faces);
+                let global = outline.decomposition.global_points(outline.fields[field].layout.on_faces);
+                for (at, here) in points(owned).zip(points(local.owned())) {
+                    memory[number(here, local.padded_len())] = number(at, global) as u32;
+                }
+                memory
+            };
+            let memory = (0..ranks).map(Rank).map(|rank| (0..outline.fields.len()).map(|field| field_of(rank, field)).collect());
+            let landing = plans.iter().map(|plan| vec![UNTOUCHED; plan.landing_bytes / 4]).collect();
+            Self { outline, memory: memory.collect(), landing }
+        }
+
+        /// Every phase on all ranks, its puts in any order.
+        fn run(&mut self, plans: &[Plan<N>], random: &mut Rng) {
+            for phase in 0..plans[0].phases.len() {
+                let mut sends: Vec<(usize, &Send<N>)> = Vec::new();
+                for (rank, plan) in plans.iter().enumerate() {
+                    sends.extend(plan.phases[phase].sends.iter().map(|send| (rank, send)));
+                }
+                random.shuffle(&mut sends);
+                for (rank, send) in sends {
+                    for put in &send.puts {
+                        for byte in (0..put.count).flat_map(|i| (0..put.block).step_by(4).map(move |byte| (i, byte))) {
+                            let (from, to) =
+                                (put.from + byte.0 * put.from_stride + byte.1, put.to + byte.0 * put.to_stride + byte.1);
+                            let value = self.memory[rank][send.field][from / 4];
+                            let target = send.to_rank.index();
+                            let memory =
+                                if send.is_packed { &mut self.landing[target] } else { &mut self.memory[target][send.field] };
+                            memory[to / 4] = value;
+                        }
+                    }
+                }
+                for (rank, plan) in plans.iter().enumerate() {
+                    for wrap in &plan.phases[phase].wraps {
+                        let padded = self.outline.local(wrap.field, Rank(rank as u32)).padded_len();
+                        for (from, to) in points(wrap.from).zip(points(wrap.to)) {
+                            let memory = &mut self.memory[rank][wrap.field];
+                            memory[number(to, padded)] = memory[number(from, padded)];
+                        }
+                    }
+                    for landing in &plan.phases[phase].landings {
+                        let padded = self.outline.local(landing.field, Rank(rank as u32)).padded_len();
+                        for (to, at) in points(landing.ghost).zip(landing.offset_bytes / 4..) {
+                            self.memory[rank][landing.field][number(to, padded)] = self.landing[rank][at];
+                        }
+                    }
+                }
+            }
+        }
+
+        /// Every point of every rank against what it must be.
+        fn check(&self, what: &str) {
+            let Outline { decomposition, fields, mode, .. } = self.outline;
+            for rank in (0..decomposition.ranks()).map(Rank) {
+                for (field, FieldPlan { layout, .. }) in fields.iter().enumerate() {
+                    let local = self.outline.local(field, rank);
+                    let global = decomposition.global_points(layout.on_faces);
+                    for at in points(Block::at_origin(local.padded_len())) {
+                        let point = stands_for(decomposition, layout, *mode, rank, at);
+                        let expected = point.map_or(UNTOUCHED, |point| number(point, global) as u32);
+                        let found = self.memory[rank.index()][field][number(at, local.padded_len())];
+                        assert_eq!(found, expected, "{what}: field {field} on {rank} at {at:?}");
+                    }
+                }
+            }
+        }
+    }
+
+    fn check_any<const N: usize>(random: &mut Rng, most_cells: usize) -> [usize; 3] {
+        let grid: [u32; N] = std::array::from_fn(|_| [1, 1, 2, 3][random.usize(..4)]);
+        let cells = std::array::from_fn(|d| grid[d] as usize * random.usize(2..4) + random.usize(..most_cells));
+        let periodic = std::array::from_fn(|_| random.bool());
+        let decomposition = Decomposition::with_grid(cells, grid).unwrap().periodic(periodic);
+        // Never wider than the smallest block, of two cells.
+        let mut field = || {
+            let ghosts = std::array::from_fn(|_| (random.usize(..3), random.usize(..3)));
+            FieldPlan { layout: Layout { ghosts, on_faces: std::array::from_fn(|_| random.bool()) }, element_bytes: 4 }
+        };
+        let fields: Vec<_> = (0..2).map(|_| field()).collect();
+        let mut counts = [0; 3];
+        for mode in [Mode::Faces, Mode::Corners, Mode::ByDimension] {
+            for packing in [Packing::Auto, Packing::Always, Packing::Never] {
+                let outline = Outline { decomposition: &decomposition, fields: &fields, mode, packing };
+                let plans: Vec<_> = (0..decomposition.ranks()).map(|rank| outline.plan(Rank(rank))).collect();
+                let mut world = World::new(&outline, &plans);
+                world.run(&plans, random);
+                world.check(&format!("{mode:?} {packing:?} {decomposition:?} {fields:?}"));
+                check_partners(&plans);
+                for phase in plans.iter().flat_map(|plan| &plan.phases) {
+                    let packed = phase.sends.iter().filter(|send| send.is_packed).count();
+                    counts = [counts[0] + packed, counts[1] + phase.sends.len() - packed, counts[2] + phase.wraps.len()];
+                }
+            }
+        }
+        counts
+    }
+
+    /// Whoever is written by a rank waits for it, and for nobody else.
+    fn check_partners<const N: usize>(plans: &[Plan<N>]) {
+        for phase in 0..plans[0].phases.len() {
+            let mut writers: BTreeMap<Rank, BTreeSet<Rank>> = BTreeMap::new();
+            for (rank, plan) in (0..).map(Rank).zip(plans) {
+                for send in &plan.phases[phase].sends {
+                    assert_ne!(send.to_rank, rank);
+                    writers.entry(send.to_rank).or_default().insert(rank);
+                }
+            }
+            for (rank, plan) in (0..).map(Rank).zip(plans) {
+                assert_eq!(plan.phases[phase].origins, writers.remove(&rank).unwrap_or_default());
+            }
+        }
+    }
+
+    #[test]
+    fn every_ghost_point_gets_the_point_it_stands_for_and_no_other_is_touched() {
+        let mut random = Rng::with_seed(3);
+        let mut counts = [0; 3];
+        for _ in 0..40 {
+            for more in [check_any::<1>(&mut random, 20), check_any::<2>(&mut random, 9), check_any::<3>(&mut random, 3)] {
+                counts = std::array::from_fn(|i| counts[i] + more[i]);
+            }
+        }
+        for _ in 0..4 {
+            check_any::<4>(&mut random, 2);
+        }
+        assert!(counts.iter().all(|&count| count > 500), "{counts:?}: the test has lost its teeth");
+    }
+
+    #[test]
+    fn a_neighbor_gets_one_message_a_face_or_one_a_direction() {
+        let decomposition = Decomposition::with_grid([9; 3], [3; 3]).unwrap().periodic([true; 3]);
+        let fields = [FieldPlan { layout: Layout::ghosts(1), element_bytes: 8 }; 2];
+        let messages = |mode| {
+            let plan = Outline { decomposition: &decomposition, fields: &fields, mode, packing: Packing::Auto }.plan(Rank(13));
+            let of = |phase: &Phase<3>| phase.sends.iter().map(|send| send.direction).collect::<BTreeSet<_>>().len();
+            plan.phases.iter().map(of).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            (messages(Mode::Faces), messages(Mode::Corners), messages(Mode::ByDimension)),
+            (vec![6], vec![26], vec![2, 2, 2])
+        );
+    }
+}

@@ -1,0 +1,135 @@
+//! Every mode of an exchange, on ranks as threads: proved point by point.
+
+use fastrand::Rng;
+use rma::{Comm, Rank};
+use rma_halo::{Decomposition, Field, Halo, Layout, Mode, Packing};
+
+#[test]
+fn every_mode_fills_every_ghost_of_fields_by_chance() {
+    for seed in 0..60 {
+        let mut random = Rng::with_seed(seed);
+        let grid: [u32; 3] = [[1, 1, 1], [2, 1, 1], [1, 2, 2], [3, 1, 1], [1, 1, 4], [2, 1, 2]][random.usize(..6)];
+        let cells: [usize; 3] = std::array::from_fn(|d| 2 * grid[d] as usize + random.usize(..5));
+        let periodic: [bool; 3] = std::array::from_fn(|_| random.bool());
+        let mut layout = || Layout::<3>::ghosts(0).widths(std::array::from_fn(|_| (random.usize(..3), random.usize(..3))));
+        let layouts = [layout(), layout().on_faces([true, false, true]), layout()];
+        let (mode, packing) = (
+            [Mode::Faces, Mode::Corners, Mode::ByDimension][random.usize(..3)],
+            [Packing::Auto, Packing::Always, Packing::Never][random.usize(..3)],
+        );
+        let at_start = random.bool();
+        let results = Comm::threads(grid.iter().product(), |comm| {
+            let decomposition = Decomposition::with_grid(cells, grid)?.periodic(periodic);
+            let real = Field::<f64, 3>::new(&comm, &decomposition, layouts[0])?;
+            let small = Field::<u8, 3>::new(&comm, &decomposition, layouts[1])?;
+            let pair = Field::<[f32; 3], 3>::new(&comm, &decomposition, layouts[2])?;
+            real.fill_with(|[x, y, z]| (10_000 * x + 100 * y + z) as f64)?;
+            let mut halo = Halo::of(&comm).field(&real).field(&small).field(&pair).mode(mode).packing(packing);
+            if at_start {
+                halo = halo.expose_at_start();
+            }
+            let mut halo = halo.commit()?;
+            for _ in 0..2 {
+                halo.verify(&comm)?;
+            }
+            let start = real.block().start;
+            let owned = real.owned()?;
+            for ((x, y, z), &value) in owned.view().indexed_iter() {
+                assert_eq!(value, (10_000 * (start[0] + x) + 100 * (start[1] + y) + start[2] + z) as f64);
+            }
+            Ok::<(), rma::Error>(())
+        });
+        for (rank, result) in results.unwrap().into_iter().enumerate() {
+            result.unwrap_or_else(|error| {
+                panic!("seed {seed}, {grid:?} {cells:?} {periodic:?} {mode:?} {packing:?} {layouts:?}, rank {rank}: {error}")
+            });
+        }
+    }
+}
+
+#[test]
+fn ghosts_in_flight_are_refused_and_owned_points_are_not() {
+    for grid in [[2, 1], [1, 2], [1, 1]] {
+        for mode in [Mode::Faces, Mode::Corners, Mode::ByDimension] {
+            Comm::threads(grid.iter().product(), |comm| {
+                let decomposition = Decomposition::with_grid([6, 8], grid).unwrap().periodic([true; 2]);
+                let field = Field::<u32, 2>::new(&comm, &decomposition, Layout::ghosts(1)).unwrap();
+                let mut halo = Halo::of(&comm).field(&field).mode(mode).commit().unwrap();
+                for step in 0..3 {
+                    field.fill_with(|[x, y]| (100 * step + 10 * x + y) as u32).unwrap();
+                    let flight = halo.start().unwrap();
+                    assert!(field.padded().is_err() && field.padded_mut().is_err(), "{grid:?} {mode:?}");
+                    assert!(field.owned().is_ok(), "{grid:?} {mode:?}");
+                    let interior = field.interior_mut().unwrap().view().iter().filter(|&&value| value >= 100 * step as u32).count();
+                    assert_eq!(interior, field.interior().points());
+                    let arrived = flight.wait().unwrap();
+                    let padded = arrived.padded(&field).unwrap();
+                    let [x, y] = field.block().start;
+                    let above = (100 * step + 10 * ((x + 5) % 6) + y) as u32;
+                    assert_eq!(padded.view()[[0, 1]], above);
+                }
+            })
+            .unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_halo_wider_than_a_block_a_grid_of_other_ranks_and_different_wishes_are_named_on_every_rank() {
+    let refused = |wish: fn(&Comm) -> rma::Result<()>| -> Vec<String> {
+        Comm::threads(4, |comm| wish(&comm).unwrap_err().to_string()).unwrap()
+    };
+    let wide = refused(|comm| {
+        let decomposition = Decomposition::with_grid([9, 3], [4, 1])?;
+        Field::<f64, 2>::new(comm, &decomposition, Layout::ghosts(3)).map(drop)
+    });
+    assert!(
+        wide.iter().all(|text| text.contains("3 ghosts in dimension 0 are wider than the block of rank 0, which has 2")),
+        "{wide:?}"
+    );
+    let grid = refused(|comm| {
+        let decomposition = Decomposition::with_grid([9, 3], [3, 1])?;
+        Field::<f64, 2>::new(comm, &decomposition, Layout::ghosts(1)).map(drop)
+    });
+    assert!(grid.iter().all(|text| text.contains("grid of [3, 1] is for 3 ranks, and there are 4")), "{grid:?}");
+    let shapes = refused(|comm| {
+        let cells = if comm.rank() == Rank(2) { [9, 4] } else { [9, 3] };
+        Field::<f64, 2>::new(comm, &Decomposition::with_grid(cells, [4, 1])?, Layout::ghosts(1)).map(drop)
+    });
+    assert!(shapes.iter().all(|text| text.contains("[9, 3] cells") && text.contains("[9, 4] cells")), "{shapes:?}");
+    let modes = refused(|comm| {
+        let field = Field::<f64, 2>::new(comm, &Decomposition::with_grid([9, 3], [4, 1])?, Layout::ghosts(1))?;
+        let mode = if comm.rank() == Rank(1) { Mode::Corners } else { Mode::Faces };
+        Halo::of(comm).field(&field).mode(mode).commit().map(drop)
+    });
+    assert!(modes.iter().all(|text| text.contains("mode Corners") && text.contains("mode Faces")), "{modes:?}");
+    let none = refused(|comm| Halo::<2>::of(comm).commit().map(drop));
+    assert!(none.iter().all(|text| text.contains("no field")), "{none:?}");
+    let two = refused(|comm| {
+        let [one, other] =
+            [[4, 1], [1, 4]].map(|grid| Field::<f64, 2>::new(comm, &Decomposition::with_grid([9, 8], grid)?, Layout::ghosts(1)));
+        Halo::of(comm).field(&one?).field(&other?).commit().map(drop)
+    });
+    assert!(two.iter().all(|text| text.contains("fields 0 and 1 are spread over the ranks in different ways")), "{two:?}");
+}
+
+#[test]
+fn gathered_fields_have_every_point_at_its_place() {
+    for (grid, periodic) in [([2, 1, 2], [false; 3]), ([1, 3, 1], [true, false, true])] {
+        let gathered = Comm::threads(grid.iter().product(), |comm| {
+            let decomposition = Decomposition::with_grid([5, 7, 6], grid).unwrap().periodic(periodic);
+            let field = Field::<u64, 3>::new(&comm, &decomposition, Layout::ghosts(1).on_faces([true, false, false])).unwrap();
+            let mut halo = Halo::of(&comm).field(&field).commit().unwrap();
+            field.fill_with(|[x, y, z]| (100 * x + 10 * y + z) as u64).unwrap();
+            drop(halo.start().unwrap().wait().unwrap());
+            field.gather(&comm, comm.size() - 1).unwrap()
+        });
+        for (rank, all) in gathered.unwrap().into_iter().enumerate() {
+            let is_root = rank as u32 + 1 == grid.iter().product::<u32>();
+            assert_eq!(all.is_some(), is_root);
+            let Some(all) = all else { continue };
+            assert_eq!(all.shape(), [if periodic[0] { 5 } else { 6 }, 7, 6]);
+            assert!(all.indexed_iter().all(|((x, y, z), &value)| value == (100 * x + 10 * y + z) as u64));
+        }
+    }
+}
