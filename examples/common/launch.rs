@@ -1,0 +1,40 @@
+//! One `main` for ranks as threads, as processes, and under the launchers of others.
+
+use anyhow::Result;
+use rma::{Comm, Config, config::Place};
+use std::str::FromStr;
+
+/// Which ranks, and over what. Under `rma run`, `mpirun` and the like the launcher says how many there are.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Ranks {
+    /// How many ranks, as threads of this process; a launcher's number stands above it
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub ranks: u32,
+    /// The backend, one of those that this program was built with; without it as RMA_BACKEND says
+    #[arg(long, value_name = "NAME")]
+    pub backend: Option<String>,
+}
+
+impl Ranks {
+    /// Runs `body` on every rank.
+    pub fn launch(&self, body: impl Fn(&Comm) -> Result<()> + Sync) -> Result<()> {
+        rma_peach2::offer();
+        #[cfg(feature = "verbs")]
+        rma_verbs::offer();
+        #[cfg(feature = "mpi")]
+        rma_mpi::offer();
+        let (mut config, place): (Config, Option<Place>) = Config::from_env()?;
+        config.backend = self.backend.clone().or(config.backend);
+        match place {
+            Some(place) => body(&Comm::join(&place, config)?),
+            None => Comm::threads_with(self.ranks, config, |comm| body(&comm))?.into_iter().collect(),
+        }
+    }
+}
+
+/// Numbers with commas between them, one for each dimension: for options of the command line.
+pub fn extents<T: FromStr, const N: usize>(text: &str) -> Result<[T; N], String> {
+    let numbers: Option<Vec<T>> = text.split(',').map(|number| number.trim().parse().ok()).collect();
+    let numbers = numbers.and_then(|numbers| numbers.try_into().ok());
+    numbers.ok_or_else(|| format!("{N} whole numbers with commas between them are needed"))
+}
