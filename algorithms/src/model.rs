@@ -1,6 +1,9 @@
-//! What a neighbor exchange takes (P0, equations 1 to 3): closed forms, and the size from which segments gain. Pure.
+//! What a neighbor exchange takes: of any schedule, round by round or rail by rail; and for equal messages in closed form (P0, equations 1
+//! to 3), with the size from which segments gain. Pure.
 
 use crate::neighbor::{Cut, cut};
+use crate::schedule::{Put, Schedule};
+use std::collections::BTreeMap;
 
 /// A machine, as far as the model knows it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -12,6 +15,25 @@ pub struct Machine {
 }
 
 impl Machine {
+    /// The time of a schedule whose rounds follow each other: L a round, and its longest put.
+    pub fn fenced_us(&self, schedule: &Schedule) -> f64 {
+        let longest = |puts: &[Put]| puts.iter().map(|put| self.put_us(put)).fold(self.step_us, f64::max);
+        schedule.rounds.iter().map(|round| longest(&round.puts)).sum()
+    }
+
+    /// The time of a schedule each of whose rails goes at its own pace: L a put and its bytes, on the rail that takes longest.
+    pub fn streamed_us(&self, schedule: &Schedule) -> f64 {
+        let mut rails: BTreeMap<_, f64> = BTreeMap::new();
+        for put in schedule.puts() {
+            *rails.entry(put.rail).or_default() += self.put_us(put);
+        }
+        rails.into_values().fold(0.0, f64::max)
+    }
+
+    fn put_us(&self, put: &Put) -> f64 {
+        self.step_us + (put.bytes.end - put.bytes.start) as f64 / self.rail_bytes_per_us
+    }
+
     /// The time of `messages` whole messages of `bytes` each: D = L ceil(N/C) + ceil(N/C) M/B (1).
     pub fn whole_us(&self, messages: usize, rails: u16, bytes: f64) -> f64 {
         let rounds = rounds(messages, rails);
@@ -48,7 +70,8 @@ fn rounds(messages: usize, rails: u16) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{segmented, whole};
+    use crate::{Message, balanced, segmented, whole};
+    use rma::Rank;
 
     /// P0: six neighbors, four rails, 1 us, 5 GB/s.
     const PAPER: Machine = Machine { step_us: 1.0, rail_bytes_per_us: 5000.0 };
@@ -75,6 +98,47 @@ mod tests {
         assert!((capped(machine.segmented_us(6, 4, 8e6)) - 12.0).abs() < 1e-9);
     }
 
+    fn equal(count: usize, bytes: u64) -> Vec<Message> {
+        vec![Message { target: Rank(0), bytes }; count]
+    }
+
+    #[test]
+    fn schedules_of_equal_messages_take_what_the_closed_forms_say() {
+        let near = |time: f64, closed: f64| (time - closed).abs() < 1e-9 * closed.max(1.0);
+        for count in 0..=64usize {
+            for rails in 1..=64u16 {
+                // Every segment has as many bytes.
+                let bytes = cut(count, rails).segments * 1000;
+                let messages = equal(count, bytes);
+                for (name, schedule, closed) in [
+                    ("whole", whole(&messages, rails), PAPER.whole_us(count, rails, bytes as f64)),
+                    ("segmented", segmented(&messages, rails), PAPER.segmented_us(count, rails, bytes as f64)),
+                ] {
+                    let (fenced, streamed) = (PAPER.fenced_us(&schedule), PAPER.streamed_us(&schedule));
+                    assert!(near(fenced, closed), "{count} {name} on {rails} rails, fenced: {fenced}, not {closed}");
+                    assert!(near(streamed, closed), "{count} {name} on {rails} rails, streamed: {streamed}, not {closed}");
+                }
+            }
+        }
+    }
+
+    /// Rails that are not in step do not wait for the longest put of a round.
+    #[test]
+    fn uneven_messages_take_longer_in_rounds_than_rail_by_rail() {
+        let messages = [3000, 1000, 1000, 3000].map(|bytes| Message { target: Rank(0), bytes });
+        let machine = Machine { step_us: 2.0, rail_bytes_per_us: 1000.0 };
+        let schedule = whole(&messages, 2);
+        assert_eq!((machine.fenced_us(&schedule), machine.streamed_us(&schedule)), (2.0 + 3.0 + 2.0 + 3.0, 2.0 + 3.0 + 2.0 + 1.0));
+        // Equal shares, and a rail that carries two messages.
+        let messages = [6000, 1000, 1000].map(|bytes| Message { target: Rank(0), bytes });
+        assert_eq!(machine.streamed_us(&whole(&messages, 2)), 2.0 + 6.0 + 2.0 + 1.0);
+        assert_eq!(machine.streamed_us(&balanced(&messages, 2)), 3.0 * 2.0 + 4.0);
+        // A round in which this rank only hears takes its step, too.
+        let mut hears = whole(&messages, 4);
+        hears.hear(Rank(1), &[1]);
+        assert_eq!(machine.fenced_us(&hears), machine.fenced_us(&whole(&messages, 4)) + 2.0);
+    }
+
     #[test]
     fn the_gain_is_that_of_the_schedules_and_always_below_two() {
         for messages in 2..=64usize {
@@ -82,12 +146,12 @@ mod tests {
                 let gain = gain(messages, rails);
                 // So long a message that every segment has as many bytes.
                 let Cut { segments, .. } = cut(messages, rails);
-                let bytes = vec![segments; messages];
-                let busiest = |schedule: crate::Schedule| {
+                let equal = equal(messages, segments);
+                let busiest = |schedule: Schedule| {
                     let longest = |round: &crate::Round| round.puts.iter().map(|put| put.bytes.end - put.bytes.start).max();
                     schedule.rounds.iter().filter_map(longest).sum::<u64>()
                 };
-                let measured = busiest(whole(&bytes, rails)) as f64 / busiest(segmented(&bytes, rails)) as f64;
+                let measured = busiest(whole(&equal, rails)) as f64 / busiest(segmented(&equal, rails)) as f64;
                 assert!((measured - gain).abs() < 1e-12, "{messages} messages on {rails} rails: {measured}, not {gain}");
                 assert!((1.0..2.0).contains(&gain), "{messages} messages on {rails} rails: {gain}");
             }
