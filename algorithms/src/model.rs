@@ -1,7 +1,7 @@
 //! What a neighbor exchange takes: of any schedule, round by round or rail by rail; and for equal messages in closed form (P0, equations 1
 //! to 3), with the size from which segments gain. Pure.
 
-use crate::neighbor::{Cut, cut};
+use crate::neighbor::{Segmentation, segmentation};
 use crate::schedule::{Put, Schedule};
 use std::collections::BTreeMap;
 
@@ -42,14 +42,14 @@ impl Machine {
 
     /// The same in segments: D = L N' + (N'/C') M/B (2).
     pub fn segmented_us(&self, messages: usize, rails: u16, bytes: f64) -> f64 {
-        let Cut { segments, steps } = cut(messages, rails);
+        let Segmentation { segments, steps } = segmentation(messages, rails);
         let steps = steps as f64;
         steps * self.step_us + steps / segments as f64 * bytes / self.rail_bytes_per_us
     }
 
     /// The bytes of a message from which segments gain; `None` where they never do.
     pub fn crossover_bytes(&self, messages: usize, rails: u16) -> Option<f64> {
-        let Cut { segments, steps } = cut(messages, rails);
+        let Segmentation { segments, steps } = segmentation(messages, rails);
         let saved = rounds(messages, rails) - steps as f64 / segments as f64;
         let further_steps = steps as f64 - rounds(messages, rails);
         (saved > 0.0).then(|| further_steps * self.step_us * self.rail_bytes_per_us / saved)
@@ -58,7 +58,7 @@ impl Machine {
 
 /// How many times faster segments make large messages: (C'/N') ceil(N/C) (3).
 pub fn gain(messages: usize, rails: u16) -> f64 {
-    let Cut { segments, steps } = cut(messages, rails);
+    let Segmentation { segments, steps } = segmentation(messages, rails);
     if steps == 0 { 1.0 } else { segments as f64 / steps as f64 * rounds(messages, rails) }
 }
 
@@ -108,7 +108,7 @@ mod tests {
         for count in 0..=64usize {
             for rails in 1..=64u16 {
                 // Every segment has as many bytes.
-                let bytes = cut(count, rails).segments * 1000;
+                let bytes = segmentation(count, rails).segments * 1000;
                 let messages = equal(count, bytes);
                 for (name, schedule, closed) in [
                     ("whole", whole(&messages, rails), PAPER.whole_us(count, rails, bytes as f64)),
@@ -145,7 +145,7 @@ mod tests {
             for rails in 2..messages.min(64) as u16 {
                 let gain = gain(messages, rails);
                 // So long a message that every segment has as many bytes.
-                let Cut { segments, .. } = cut(messages, rails);
+                let Segmentation { segments, .. } = segmentation(messages, rails);
                 let equal = equal(messages, segments);
                 let busiest = |schedule: Schedule| {
                     let longest = |round: &crate::Round| round.puts.iter().map(|put| put.bytes.end - put.bytes.start).max();

@@ -6,13 +6,13 @@ use std::ops::Range;
 
 /// Whole messages (P0, Algorithm 1): as many a round as there are rails.
 pub fn whole(messages: &[Message], rails: u16) -> Schedule {
-    steps(messages, rails, Cut { segments: 1, steps: messages.len().div_ceil(rails.max(1).into()) })
+    steps(messages, rails, Segmentation { segments: 1, steps: messages.len().div_ceil(rails.max(1).into()) })
 }
 
 /// Messages in equal segments (P0, Algorithms 2 and 3), so that every rail has something to do in every round. Where there are no more
 /// messages than rails, whole ones.
 pub fn segmented(messages: &[Message], rails: u16) -> Schedule {
-    steps(messages, rails, cut(messages.len(), rails))
+    steps(messages, rails, segmentation(messages.len(), rails))
 }
 
 /// Messages laid end to end and wrapped around the rails (McNaughton): each rail carries an equal share of all bytes, to a byte, however
@@ -50,7 +50,7 @@ pub fn balanced(messages: &[Message], rails: u16) -> Schedule {
 
 /// How messages are cut for so many rails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Cut {
+pub(crate) struct Segmentation {
     /// C': the segments of each message.
     pub(crate) segments: u64,
     /// N': the steps.
@@ -58,13 +58,13 @@ pub(crate) struct Cut {
 }
 
 /// P0: with k the greatest common divisor of N messages and C rails, N' = N / k and C' = C / k.
-pub(crate) fn cut(messages: usize, rails: u16) -> Cut {
+pub(crate) fn segmentation(messages: usize, rails: u16) -> Segmentation {
     let rails = usize::from(rails);
     if messages <= rails {
-        return Cut { segments: 1, steps: usize::from(messages > 0) };
+        return Segmentation { segments: 1, steps: usize::from(messages > 0) };
     }
     let k = gcd(messages, rails.max(1));
-    Cut { segments: (rails.max(1) / k) as u64, steps: messages / k }
+    Segmentation { segments: (rails.max(1) / k) as u64, steps: messages / k }
 }
 
 const fn gcd(a: usize, b: usize) -> usize {
@@ -73,22 +73,22 @@ const fn gcd(a: usize, b: usize) -> usize {
 
 /// P0, step i, rail j: q = j + i*C goes over, which is segment q / N of message q mod N. What is empty is left out, also where only some
 /// messages are; the others keep their places.
-fn steps(messages: &[Message], rails: u16, cut: Cut) -> Schedule {
+fn steps(messages: &[Message], rails: u16, segmentation: Segmentation) -> Schedule {
     let (count, rails) = (messages.len(), usize::from(rails.max(1)));
     let put = |step: usize, rail: usize| {
         let q = rail + step * rails;
         let (segment, message) = ((q / count) as u64, q % count);
-        if segment >= cut.segments {
+        if segment >= segmentation.segments {
             return None;
         }
         let Message { target, bytes: all } = messages[message];
-        let bytes = segment_bytes(all, segment, cut.segments);
+        let bytes = segment_bytes(all, segment, segmentation.segments);
         // An empty message is announced, too: by its first segment.
         let sent = !bytes.is_empty() || (all == 0 && segment == 0);
         sent.then_some(Put { message, target, segment, bytes, rail: Rail(rail as u16) })
     };
     let round = |step| Round { puts: (0..rails).filter_map(|rail| put(step, rail)).collect(), origins: Vec::new() };
-    Schedule { rounds: (0..cut.steps).map(round).collect() }
+    Schedule { rounds: (0..segmentation.steps).map(round).collect() }
 }
 
 /// A segment of a message: all as long, but where the bytes do not divide the last of them are shorter or empty (P0, trap e).
@@ -196,7 +196,7 @@ mod tests {
     fn messages_in_segments_keep_every_rail_busy_in_every_round() {
         for messages in 2..=64usize {
             for rails in 2..messages.min(64) as u16 {
-                let Cut { segments, steps } = cut(messages, rails);
+                let Segmentation { segments, steps } = segmentation(messages, rails);
                 let schedule = segmented(&of(&vec![segments * 10; messages]), rails);
                 assert_eq!(schedule.rounds.len(), steps);
                 for round in &schedule.rounds {
