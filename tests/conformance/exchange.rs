@@ -3,7 +3,35 @@
 
 use crate::plan::{Plan, Strided};
 use anyhow::{Context, ensure};
-use rma::{Arrived, Comm, MsgHandle, Open, Ready, RmaQueue, RmaWindow};
+use rma::{Arrived, Comm, Epoch, MsgHandle, Open, ReadLease, Ready, RmaQueue, RmaWindow};
+
+/// What a wait returns: of a queue, or of an exchange of several.
+pub trait Received {
+    /// The epoch that has arrived.
+    fn epoch(&self) -> Epoch;
+    /// All bytes of this rank's part of a window.
+    fn bytes<'a>(&'a self, window: &'a RmaWindow) -> rma::Result<ReadLease<'a, u8>>;
+}
+
+impl Received for Arrived<'_> {
+    fn epoch(&self) -> Epoch {
+        self.epoch()
+    }
+
+    fn bytes<'a>(&'a self, window: &'a RmaWindow) -> rma::Result<ReadLease<'a, u8>> {
+        self.read(window, ..)
+    }
+}
+
+impl Received for rma_algorithms::Arrived<'_> {
+    fn epoch(&self) -> Epoch {
+        self.epoch()
+    }
+
+    fn bytes<'a>(&'a self, window: &'a RmaWindow) -> rma::Result<ReadLease<'a, u8>> {
+        self.read(window, ..)
+    }
+}
 
 /// A plan on this rank.
 #[derive(Debug)]
@@ -112,9 +140,9 @@ impl<'c> Exchange<'c> {
     }
 
     /// Compares every byte of every window of this rank.
-    pub fn check_all(&self, arrived: &Arrived<'_>) -> anyhow::Result<()> {
+    pub fn check_all(&self, arrived: &impl Received) -> anyhow::Result<()> {
         for (w, window) in self.windows.iter().enumerate() {
-            self.compare(w, 0, &arrived.read::<u8>(window, ..)?, arrived.epoch().0)?;
+            self.compare(w, 0, &arrived.bytes(window)?, arrived.epoch().0)?;
         }
         Ok(())
     }

@@ -11,6 +11,7 @@ pub mod exchange;
 pub mod faults;
 pub mod leases;
 pub mod life;
+pub mod neighbor;
 pub mod plan;
 pub mod queues;
 pub mod waiting;
@@ -135,6 +136,19 @@ macro_rules! for_each_body {
             free_of_different_windows_is_refused_on_every_rank: 2, leases::free_of_different_windows_is_refused_on_every_rank;
             free_leaves_declared_puts_harmless: 1, leases::free_leaves_declared_puts_harmless;
             a_window_dropped_by_its_owner_can_still_be_written: 2, leases::a_window_dropped_by_its_owner_can_still_be_written;
+            every_byte_of_an_exchange_arrives_however_it_is_cut: 1, neighbor::every_byte_of_an_exchange_arrives_however_it_is_cut;
+            uneven_and_empty_messages_arrive_however_they_are_cut: 1,
+                neighbor::uneven_and_empty_messages_arrive_however_they_are_cut;
+            neighbors_of_a_narrow_torus_get_all_their_messages: 1, neighbor::neighbors_of_a_narrow_torus_get_all_their_messages;
+            test_alone_completes_an_exchange: 1, neighbor::test_alone_completes_an_exchange;
+            auto_chooses_alike_on_every_rank_and_says_why: 1, neighbor::auto_chooses_alike_on_every_rank_and_says_why;
+            an_exchange_that_is_not_agreed_upon_is_refused_on_every_rank: 2,
+                neighbor::an_exchange_that_is_not_agreed_upon_is_refused_on_every_rank;
+            a_dropped_flight_makes_its_exchange_unusable: 1, neighbor::a_dropped_flight_makes_its_exchange_unusable;
+            a_later_round_that_cannot_start_makes_its_exchange_unusable: 1,
+                neighbor::a_later_round_that_cannot_start_makes_its_exchange_unusable;
+            an_exchange_exposed_at_start_leaves_its_ranges_between_flights: 1,
+                neighbor::an_exchange_exposed_at_start_leaves_its_ranges_between_flights;
             a_ring_makes_steady_progress: 1, life::a_ring_makes_steady_progress;
             ranks_may_end_as_soon_as_their_last_wait_is_over: 2, life::ranks_may_end_as_soon_as_their_last_wait_is_over;
             a_thousand_lives_leave_nothing_behind: 1, life::a_thousand_lives_leave_nothing_behind;
