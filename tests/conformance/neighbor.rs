@@ -153,8 +153,8 @@ pub fn auto_chooses_alike_on_every_rank_and_says_why(comm: &Comm, seed: u64) -> 
         let before = exchange.explain();
         let words: &[&str] = match (in_parallel, machine.is_some()) {
             (false, _) => &["whole on 1 rail"],
-            (true, false) => &["least predicted time", "measured at commit", "predicted: whole", "balanced"],
-            (true, true) => &["least predicted time", "(given)", "predicted: whole", "balanced"],
+            (true, false) => &["predicted to take least", "measured at commit", "predicted: whole", "balanced"],
+            (true, true) => &["predicted to take least", "(given)", "predicted: whole", "balanced"],
         };
         ensure!(
             words.iter().all(|word| before.contains(word)) && !before.contains("measured: "),

@@ -110,15 +110,19 @@ fn choose(open: &Open<'_>, messages: &[Message]) -> Result<Plan> {
     // An exchange takes as long as its slowest rank, and all ranks come to the same choice.
     let deadline = Deadline::after(comm.config().setup_timeout);
     let slowest_us = largest(Cut::FIXED.map(predicted), comm.bootstrap(), deadline)?;
-    let mut fastest = 0;
-    for place in 1..slowest_us.len() {
-        if slowest_us[place] < slowest_us[fastest] {
-            fastest = place;
-        }
-    }
-    let (cut, why) = if open.cut == Cut::Auto { (Cut::FIXED[fastest], Why::Fastest) } else { (open.cut, Why::Asked) };
+    let (cut, why) = if open.cut == Cut::Auto { (fastest(slowest_us), Why::Fastest) } else { (open.cut, Why::Asked) };
     let forecast = Forecast { machine, measured: open.machine.is_none(), slowest_us };
     Ok(plan(cut, rails, why, Some(forecast)))
+}
+
+/// How much less a time must be to be worth a cut that is less simple.
+const WORTH: f64 = 0.01;
+
+/// The simplest cut of those whose predicted times hardly differ from the least.
+fn fastest(predicted_us: [f64; Cut::FIXED.len()]) -> Cut {
+    let least_us = predicted_us.into_iter().fold(f64::INFINITY, f64::min);
+    let hardly_more = predicted_us.into_iter().position(|us| us * (1.0 - WORTH) <= least_us);
+    hardly_more.map_or(Cut::Whole, |place| Cut::FIXED[place])
 }
 
 /// A queue for all, or one for each round.
@@ -184,4 +188,18 @@ fn parts(message: &[MsgHandle], bytes: Range<u64>) -> Result<Vec<MsgHandle>> {
         begin = end;
     }
     Ok(parts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_simplest_cut_is_taken_of_those_that_hardly_differ() {
+        assert_eq!(fastest([1.0, 1.0, 1.0]), Cut::Whole);
+        assert_eq!(fastest([1.009, 2.0, 1.0]), Cut::Whole);
+        assert_eq!(fastest([1.5, 1.005, 1.0]), Cut::Segmented);
+        assert_eq!(fastest([1.5, 1.1, 1.0]), Cut::Balanced);
+        assert_eq!(fastest([0.0, 0.0, 0.0]), Cut::Whole);
+    }
 }

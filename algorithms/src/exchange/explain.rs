@@ -54,7 +54,7 @@ pub(super) fn explain(plan: &Plan, schedule: &Schedule, times: &Times) -> String
     );
     let why = match plan.why {
         Why::Asked => "as asked for".into(),
-        Why::Fastest => "has the least predicted time on the slowest rank".into(),
+        Why::Fastest => "predicted to take least on the slowest rank; simpler cuts win ties".into(),
         Why::OneRail => "there is one rail, which carries whole messages best".into(),
         Why::RailsInTurn(backend) => {
             format!("rails of the {backend} backend do not work in parallel, and one of them saves notifications")
