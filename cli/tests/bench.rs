@@ -104,6 +104,53 @@ fn a_halo_counts_its_six_puts() {
 }
 
 #[test]
+fn six_messages_in_segments_fill_four_rails_of_emulated_boards() {
+    let ways = ["--cut", "whole,segmented,balanced,auto", "--stepping", "streamed,fenced"];
+    let seven = ["neighbor", "--backend", "peach2", "--ranks", "7", "--rails", "4", "--bytes", "8,1M"];
+    let rows = rows(&bench(&[&seven[..], &ways].concat()));
+    assert_eq!(rows.len(), 2 * 2 * 4);
+    let find = |bytes: &str, cut: &str, stepping: &str| {
+        let wanted = [("bytes", bytes), ("cut", cut), ("stepping", stepping)];
+        rows.iter()
+            .find(|row| wanted.iter().all(|(name, value)| field(row, name) == *value))
+            .unwrap_or_else(|| panic!("no {wanted:?}"))
+    };
+    let number =
+        |row: &[(String, String)], name: &str| field(row, name).parse::<f64>().unwrap_or_else(|_| panic!("{name}: {row:?}"));
+    for stepping in ["streamed", "fenced"] {
+        // Two rounds of whole messages, or three of halves; halves of a few bytes take a step more.
+        assert!((1.3..1.34).contains(&number(find("1048576", "segmented", stepping), "gain")), "{rows:?}");
+        assert!(number(find("8", "segmented", stepping), "gain") < 1.0, "{rows:?}");
+        assert_eq!(field(find("8", "auto", stepping), "chosen"), "whole");
+        assert_ne!(field(find("1048576", "auto", stepping), "chosen"), "whole");
+        for cut in ["whole", "segmented"] {
+            let row = find("1048576", cut, stepping);
+            assert_eq!((field(row, "chosen"), field(row, "neighbors"), field(row, "rails")), (cut, "6", "4"));
+            assert!((number(row, "model_us") / number(row, "virtual_us") - 1.0).abs() < 0.02, "{row:?}");
+            let rate = 6.0 * 1048576.0 / number(row, "virtual_us") / 1e3;
+            assert!((number(row, "gb_per_s") / rate - 1.0).abs() < 0.001, "{row:?}");
+        }
+    }
+}
+
+#[test]
+fn a_neighbor_exchange_runs_on_threads_and_processes_with_any_number_of_messages() {
+    for (mode, more) in [("threads", &["--rails", "3"][..]), ("processes", &["--expose-at-start"])] {
+        let done = bench(&[&["neighbor", "--mode", mode, "--ranks", "3", "--neighbors", "7", "--bytes", "0,65"], more].concat());
+        let rows = rows(&done);
+        let ways: Vec<_> = rows.iter().map(|row| ["bytes", "cut", "chosen"].map(|name| field(row, name))).collect();
+        let expected = ["0", "65"]
+            .into_iter()
+            .flat_map(|bytes| [[bytes, "whole", "whole"], [bytes, "segmented", "segmented"], [bytes, "auto", "whole"]]);
+        assert_eq!(ways, expected.collect::<Vec<_>>());
+        assert!(rows.iter().all(|row| field(row, "virtual_us").is_empty() && field(row, "mode") == mode), "{rows:?}");
+    }
+    let more = ["--repeats", "1", "--batch-ms", "1", "--bytes", "8", "--stepping", "fenced", "--rails", "2"];
+    let table = finish(rma(&[&["bench", "neighbor"], &more[..]].concat())).out();
+    assert!(table.contains("6 messages a rank on 2 rails") && table.contains("fenced: segments gain"), "{table}");
+}
+
+#[test]
 fn the_table_has_the_time_of_a_put_where_a_chain_has_several() {
     let table = |puts| finish(rma(&["bench", "put", "--puts", puts, "--bytes", "8", "--repeats", "1", "--batch-ms", "1"])).out();
     assert!(table("2").contains("us per put") && table("2").contains("a chain of 2 puts"), "{}", table("2"));
@@ -139,6 +186,9 @@ fn what_cannot_be_timed_is_refused_with_its_numbers() {
         (&["put", "--puts", "0"], "1..=1048576"),
         (&["stream", "--rails", "65"], "1..=64"),
         (&["stream", "--puts", "1M"], "invalid digit"),
+        (&["neighbor", "--cut", "halves"], "no such cut; use whole, segmented, balanced, auto"),
+        (&["neighbor", "--stepping", "halves"], "no such stepping; use streamed, fenced"),
+        (&["neighbor", "--neighbors", "0"], "1..=4096"),
         (&["put", "--puts", "1000", "--bytes", "99999999999999999"], "1000 puts of 99999999999999999 bytes"),
     ];
     for (args, text) in refused {

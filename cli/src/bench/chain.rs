@@ -1,4 +1,5 @@
-//! A chain of equal puts to places that do not touch each other: what `put` and `stream` time, and the check of what it moved.
+//! A chain of equal puts to places that do not touch each other: what `put`, `stream` and `neighbor` time, and the check of what it
+//! moved.
 //! Knows where the puts lie and which rail each takes; knows neither a queue nor a clock.
 
 use anyhow::{Context, Result, ensure};
@@ -19,8 +20,8 @@ pub(super) struct Chain {
 }
 
 impl Chain {
-    /// Collective: `count` puts of `bytes` each to `target`, on `rails` rails in turn.
-    pub(super) fn declare(comm: &Comm, target: Rank, count: u32, bytes: usize, rails: u16) -> Result<Self> {
+    /// Collective: `count` puts of `bytes` each, each to the target of its number, on `rails` rails in turn.
+    pub(super) fn declare(comm: &Comm, target: impl Fn(usize) -> Rank, count: u32, bytes: usize, rails: u16) -> Result<Self> {
         let places = places(count as usize, bytes)?;
         let len_bytes = places.last().map_or(0, |last| last.end);
         let (inbox, outbox) = (comm.window_alloc(len_bytes)?, comm.window_alloc(len_bytes)?);
@@ -32,7 +33,7 @@ impl Chain {
             }
         }
         let put = |(number, place): (usize, &Range<usize>)| {
-            let put = comm.declare_write(&inbox, place.start, &outbox, place.start, bytes, target)?;
+            let put = comm.declare_write(&inbox, place.start, &outbox, place.start, bytes, target(number))?;
             put.rail(Rail((number % usize::from(rails)) as u16))
         };
         let puts = places.iter().enumerate().map(put).collect::<rma::Result<_>>()?;
@@ -43,11 +44,12 @@ impl Chain {
         &self.puts
     }
 
-    /// Fails unless every byte of every place came from `origin`, and no byte between them was touched.
-    pub(super) fn check(&self, origin: Rank) -> Result<()> {
+    /// Fails unless every byte of every place came from the origin of its number, and no byte between them was touched.
+    pub(super) fn check(&self, origin: impl Fn(usize) -> Rank) -> Result<()> {
         let received = self.inbox.read::<u8>(..)?;
         let mut before = 0;
         for (number, place) in self.places.iter().enumerate() {
+            let origin = origin(number);
             let wrong = received[place.clone()].iter().filter(|&&byte| byte != mark(origin, number)).count();
             ensure!(wrong == 0, "{wrong} of {} bytes of put {number} from {origin} are wrong", place.len());
             let touched = received[before..place.start].iter().filter(|&&byte| byte != 0).count();
@@ -108,7 +110,7 @@ mod tests {
         let declare = |rails, count, spread| {
             let mut config = rma::Config::default();
             config.rails = Some(rails);
-            let declared = Comm::threads_with(1, config, |comm| Chain::declare(&comm, Rank(0), count, 8, spread).map(drop));
+            let declared = Comm::threads_with(1, config, |comm| Chain::declare(&comm, |_| Rank(0), count, 8, spread).map(drop));
             declared.unwrap().remove(0).map_err(|error| error.to_string())
         };
         assert_eq!(declare(4, 4, 5), Ok(()));
@@ -119,19 +121,19 @@ mod tests {
     #[test]
     fn a_missing_byte_a_swapped_put_and_a_touched_gap_are_found() {
         Comm::threads(1, |comm| {
-            let chain = Chain::declare(&comm, Rank(0), 3, 100, 1).unwrap();
+            let chain = Chain::declare(&comm, |_| Rank(0), 3, 100, 1).unwrap();
             let write = |at: usize, byte: u8| chain.inbox.write::<u8>(at..at + 1).unwrap()[0] = byte;
             for (number, place) in chain.places.iter().enumerate() {
                 place.clone().for_each(|at| write(at, mark(Rank(0), number)));
             }
-            chain.check(Rank(0)).unwrap();
+            chain.check(|_| Rank(0)).unwrap();
             write(99, 0);
-            assert!(chain.check(Rank(0)).unwrap_err().to_string().starts_with("1 of 100 bytes of put 0 from rank 0"));
+            assert!(chain.check(|_| Rank(0)).unwrap_err().to_string().starts_with("1 of 100 bytes of put 0 from rank 0"));
             write(99, mark(Rank(0), 1));
-            assert!(chain.check(Rank(0)).is_err());
+            assert!(chain.check(|_| Rank(0)).is_err());
             write(99, mark(Rank(0), 0));
             write(chain.places[2].start - 1, 1);
-            assert!(chain.check(Rank(0)).unwrap_err().to_string().starts_with("1 bytes before put 2"));
+            assert!(chain.check(|_| Rank(0)).unwrap_err().to_string().starts_with("1 bytes before put 2"));
         })
         .unwrap();
     }

@@ -1,6 +1,6 @@
 //! `rma bench`: times the library's own exchanges, for people and as CSV for programs that compare.
 //! Owns the options, and that the same run happens on threads and on processes; what is timed is in `put`,
-//! `stream`, `halo`, `page_tables` and, with options of its own, `peach2`.
+//! `stream`, `halo`, `neighbor`, `page_tables` and, with options of its own, `peach2`.
 
 /// Prints a line of results.
 macro_rules! say {
@@ -10,6 +10,7 @@ macro_rules! say {
 mod chain;
 mod halo;
 mod measure;
+mod neighbor;
 mod page_tables;
 mod peach2;
 mod put;
@@ -21,6 +22,7 @@ use anyhow::{Context, Result, ensure};
 use clap::{Args, Subcommand, ValueEnum};
 use measure::Batch;
 use rma::{Comm, Config, provider};
+use rma_algorithms::{Cut, Stepping};
 use std::io::{ErrorKind, Write as _};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -37,6 +39,8 @@ Examples:
   rma bench halo --ranks 8 --bytes 1024,4096    six messages to the neighbors of a 2x2x2 torus
   rma bench halo --csv > halo.csv               for a program or a plot
   rma bench halo --backend peach2               over emulated boards, also by their clock
+  rma bench neighbor --backend peach2 --ranks 7 --rails 4
+                                                six messages whole and in segments, over four rails
   rma bench peach2                              latencies of emulated PEACH2 boards
   mpirun -n 2 rma bench halo --backend mpi      ranks of an MPI, which also moves the data";
 
@@ -66,6 +70,11 @@ enum Bench {
     /// The torus is periodic and as near to a cube as the number of ranks allows, its ranks in row-major order. With two ranks
     /// all six neighbors are the other rank, unless --torus is given.
     Halo(HaloOptions),
+    /// Messages of every rank to those after it, over several rails: whole, or cut so that no rail is idle. Times are of one exchange.
+    ///
+    /// Message q of rank r goes to rank r + 1 + q, counted around. Beside the times stands what the model says: a step takes so long and
+    /// a rail carries so much, as is measured first. Rates and gains are by the clock of an emulated device where there is one.
+    Neighbor(NeighborOptions),
     /// How much memory the page tables take when every rank can write every other's window.
     PageTables(Options),
 }
@@ -98,6 +107,21 @@ struct HaloOptions {
     /// A torus also for two ranks, with four of six messages to oneself
     #[arg(long)]
     torus: bool,
+}
+
+#[derive(Clone, Debug, Args)]
+struct NeighborOptions {
+    #[command(flatten)]
+    common: Options,
+    /// How many messages a rank has
+    #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    neighbors: u32,
+    /// How messages are cut: whole, segmented, balanced, or auto for the library's choice
+    #[arg(long, value_delimiter = ',', value_parser = neighbor::cut, default_value = "whole,segmented,auto")]
+    cut: Vec<Cut>,
+    /// How rounds follow each other: streamed, or fenced so that each waits for the one before
+    #[arg(long, value_delimiter = ',', value_parser = neighbor::stepping, default_value = "streamed")]
+    stepping: Vec<Stepping>,
 }
 
 #[derive(Clone, Debug, Args)]
@@ -169,6 +193,7 @@ impl Bench {
             Self::Put(options) => &options.common,
             Self::Stream(options) => &options.common,
             Self::Halo(options) => &options.common,
+            Self::Neighbor(options) => &options.common,
         }
     }
 
@@ -178,6 +203,7 @@ impl Bench {
             Self::Put(options) => &mut options.common,
             Self::Stream(options) => &mut options.common,
             Self::Halo(options) => &mut options.common,
+            Self::Neighbor(options) => &mut options.common,
         }
     }
 
@@ -191,6 +217,7 @@ impl Bench {
             Self::Put(put) => put::run(comm, &put.common, put.puts),
             Self::Stream(stream) => stream::run(comm, &stream.common, stream.puts, stream.queues),
             Self::Halo(halo) => halo::run(comm, &halo.common, halo.torus),
+            Self::Neighbor(options) => neighbor::run(comm, options),
             Self::PageTables(options) => page_tables::run(comm, options),
         }
     }
@@ -206,7 +233,7 @@ pub(crate) fn main(args: &BenchArgs) -> Result<ExitCode> {
     match bench {
         Bench::Put(_) => ensure!(options.ranks == 2, "--ranks {}: a ping-pong has 2 ranks", options.ranks),
         Bench::Stream(_) => ensure!(options.ranks == 2, "--ranks {}: a stream has 2 ranks", options.ranks),
-        Bench::Halo(_) | Bench::PageTables(_) => {}
+        Bench::Halo(_) | Bench::Neighbor(_) | Bench::PageTables(_) => {}
     }
     let (mut config, place) = Config::from_env()?;
     config.rails = options.rails.or(config.rails);

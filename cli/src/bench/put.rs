@@ -47,7 +47,7 @@ impl PingPong {
             _ => None,
         };
         let puts = if peer.is_some() { self.puts } else { 0 };
-        let chain = Chain::declare(comm, peer.unwrap_or(near), puts, self.bytes, self.rails)?;
+        let chain = Chain::declare(comm, |_| peer.unwrap_or(near), puts, self.bytes, self.rails)?;
         let (mut there, mut back) = (self.commit(comm, &chain, near, self.far)?, self.commit(comm, &chain, self.far, near)?);
         let times = measure(comm, self.repeats, self.batch, |iterations| match peer {
             None => Ok(()),
@@ -69,7 +69,7 @@ impl PingPong {
         })?;
         drop((there, back));
         if let Some(peer) = peer {
-            chain.check(peer)?;
+            chain.check(|_| peer)?;
         }
         chain.free()?;
         Ok(times.one_way())

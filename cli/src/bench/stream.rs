@@ -22,7 +22,7 @@ pub(super) fn run(comm: &Comm, options: &Options, puts: u32, queues: u8) -> Resu
 }
 
 fn stream(comm: &Comm, options: &Options, puts: u32, queues: u8, bytes: usize) -> Result<Times> {
-    let chains = (0..queues).map(|_| Chain::declare(comm, TARGET, puts, bytes, options.rails_of(comm)));
+    let chains = (0..queues).map(|_| Chain::declare(comm, |_| TARGET, puts, bytes, options.rails_of(comm)));
     let chains = chains.collect::<Result<Vec<_>>>()?;
     let committed = chains.iter().map(|chain| commit(comm, options, chain));
     let mut committed = committed.collect::<rma::Result<Vec<_>>>()?;
@@ -47,7 +47,7 @@ fn stream(comm: &Comm, options: &Options, puts: u32, queues: u8, bytes: usize) -
     for chain in chains {
         // The queue of a second chain may not have been started at all.
         if comm.rank() == TARGET && times.iterations > 1 {
-            chain.check(ORIGIN)?;
+            chain.check(|_| ORIGIN)?;
         }
         chain.free()?;
     }
