@@ -31,7 +31,7 @@ pub(crate) struct Figure {
 
 impl fmt::Display for Figure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let who = if self.ours { "rma" } else { "perftest" };
+        let who = if self.ours { "rma" } else { "peer" };
         write!(f, "figure;{};{who};{};{:.4}", self.case, self.round, self.us)
     }
 }
@@ -60,7 +60,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             lab(if case.place == Place::Unpinned { "unpin" } else { "pin" })?;
             // Who begins changes from round to round.
             for ours in [round % 2 == 0, round % 2 == 1] {
-                let us = if ours { of_rma(case, &args.rma) } else { of_perftest_at_last(case) };
+                let us = if ours { of_rma(case, &args.rma) } else { of_peer_at_last(case, &args.rma) };
                 match us.with_context(|| format!("{name}, round {round}")) {
                     Ok(us) => println!("{}", Figure { case: name.clone(), ours, round, us }),
                     Err(error) if !ours => eprintln!("{error:#}"),
@@ -79,43 +79,53 @@ fn lab(change: &str) -> Result<()> {
 }
 
 fn of_rma(case: &Case, rma: &str) -> Result<f64> {
+    match case.what {
+        What::Put => rma_bench(case, rma, "put", &["--batch-ms", BATCH_MS], "per_put_us"),
+        What::Chain => rma_bench(case, rma, "stream", &["--puts", "64", "--batch-ms", BATCH_MS], "per_put_us"),
+        What::Stream => rma_bench(case, rma, "stream", &["--puts", "1", "--batch-ms", LONG_BATCH_MS], "per_put_us"),
+        What::Rails => rma_bench(case, rma, "stream", &["--puts", "8", "--batch-ms", LONG_BATCH_MS], "per_put_us"),
+        What::Neighbor => of_exchange(case, rma, "segmented"),
+    }
+}
+
+/// All six messages go to the other rank: it is the rails that are to be filled.
+fn of_exchange(case: &Case, rma: &str, cut: &str) -> Result<f64> {
+    rma_bench(case, rma, "neighbor", &["--neighbors", "6", "--cut", cut, "--batch-ms", LONG_BATCH_MS], "median_us")
+}
+
+/// A column of what `rma bench` prints.
+fn rma_bench(case: &Case, rma: &str, bench: &str, more: &[&str], column: &str) -> Result<f64> {
     let bytes = case.bytes.to_string();
     // Perftest leaves it to the system where it runs, too.
     let common = ["--backend", "verbs", "--mode", "processes", "--no-bind", "--csv", "--repeats", "1", "--bytes", &bytes];
     let rails = if case.place == Place::FourSlowRails { 4 } else { 1 };
     let devices: Vec<_> = (0..rails).map(|rail| format!("x{{rank}}d{rail}")).collect();
-    let (bench, more): (_, &[&str]) = match case.what {
-        What::Put => ("put", &["--batch-ms", BATCH_MS]),
-        What::Chain => ("stream", &["--puts", "64", "--batch-ms", BATCH_MS]),
-        What::Stream => ("stream", &["--puts", "1", "--batch-ms", LONG_BATCH_MS]),
-        What::Rails => ("stream", &["--puts", "8", "--batch-ms", LONG_BATCH_MS]),
-    };
     let spec = Spec::new(rma).args(["bench", bench]).args(common).args(more.iter().copied());
     let done = spec.env("RMA_VERBS_DEVICES", devices.join(",")).run(LIMIT, Output::Kept)?;
     ensure!(done.succeeded(), "rma bench {bench}: {}: {}", done.failure(), done.last_words(5));
-    per_put_us(&done.stdout).with_context(|| format!("in what rma bench printed:\n{}", done.stdout))
+    in_last_line(&done.stdout, column).with_context(|| format!("{column} in what rma bench printed:\n{}", done.stdout))
 }
 
-/// The column of that name in the last line.
-fn per_put_us(csv: &str) -> Option<f64> {
-    let column = csv.lines().next()?.split(',').position(|name| name == "per_put_us")?;
+/// What the last line has in the column of that name.
+fn in_last_line(csv: &str, column: &str) -> Option<f64> {
+    let column = csv.lines().next()?.split(',').position(|name| name == column)?;
     csv.lines().last()?.split(',').nth(column)?.parse().ok()
 }
 
 /// Perftest takes the measure of the processor's clock when it reports, and prints no figure if it could not. Then it runs again.
-fn of_perftest_at_last(case: &Case) -> Result<f64> {
+fn of_peer_at_last(case: &Case, rma: &str) -> Result<f64> {
     const MOST_RUNS: u32 = 4;
-    let mut us = of_perftest(case);
+    let mut us = of_peer(case, rma);
     for _ in 1..MOST_RUNS {
         if us.is_ok() {
             break;
         }
-        us = of_perftest(case);
+        us = of_peer(case, rma);
     }
     us
 }
 
-fn of_perftest(case: &Case) -> Result<f64> {
+fn of_peer(case: &Case, rma: &str) -> Result<f64> {
     let bytes = case.bytes;
     let size = bytes.to_string();
     match case.what {
@@ -136,6 +146,7 @@ fn of_perftest(case: &Case) -> Result<f64> {
             let speeds = speeds.collect::<Result<Vec<_>>>()?;
             Ok(time_us(bytes, speeds.iter().sum()))
         }
+        What::Neighbor => of_exchange(case, rma, "whole"),
     }
 }
 
@@ -222,7 +233,7 @@ mod tests {
 
     #[test]
     fn the_time_of_a_put_is_found_by_its_column() {
-        assert_eq!(per_put_us("bench,puts,per_put_us,mb_per_s\nput,1,2.5,3\n"), Some(2.5));
-        assert_eq!(per_put_us("bench,puts\nput,1\n"), None);
+        assert_eq!(in_last_line("bench,puts,per_put_us,mb_per_s\nput,1,2.5,3\n", "per_put_us"), Some(2.5));
+        assert_eq!(in_last_line("bench,puts\nput,1\n", "per_put_us"), None);
     }
 }
