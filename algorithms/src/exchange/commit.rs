@@ -159,6 +159,9 @@ fn empty_queue(open: &Open<'_>) -> Result<RmaQueue<rma::Open>> {
     for window in &open.windows[1..] {
         queue.expose(window)?;
     }
+    for fill in &open.filled {
+        fill(&mut queue)?;
+    }
     if let Some(timeout) = open.timeout {
         queue.timeout(timeout);
     }

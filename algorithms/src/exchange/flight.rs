@@ -74,6 +74,17 @@ impl<'e> Flight<'e> {
         }
     }
 
+    /// The elements of an area that this rank itself fills in every epoch, to read and write while messages are on their way; see
+    /// [`InFlight::write_area`].
+    #[cfg(feature = "ndarray")]
+    pub fn write_area<'a, T: Pod, const N: usize>(&'a self, area: &'a rma::Area<T, N>) -> Result<rma::WriteArea<'a, T, N>> {
+        match &self.flying {
+            Flying::Streamed(flight) => flight.write_area(area),
+            // Once the last round is over, all is ordinary memory.
+            Flying::Fenced(rounds) => rounds.current().map_or_else(|| area.write(), |flight| flight.write_area(area)),
+        }
+    }
+
     /// Waits until this rank's messages have left and every origin's have arrived. An error makes the exchange unusable: those of
     /// [`InFlight::wait`] and, of a fenced exchange, what [`RmaQueue::start`](rma::RmaQueue::start) refuses of a later round.
     #[inline]
@@ -126,6 +137,24 @@ impl Arrived<'_> {
         match &self.came {
             Came::Streamed(arrived) => arrived.write(window, bytes),
             Came::Fenced { .. } => window.write(bytes),
+        }
+    }
+
+    /// The elements of an area, to read.
+    #[cfg(feature = "ndarray")]
+    pub fn read_area<'a, T: Pod, const N: usize>(&'a self, area: &'a rma::Area<T, N>) -> Result<rma::ReadArea<'a, T, N>> {
+        match &self.came {
+            Came::Streamed(arrived) => arrived.read_area(area),
+            Came::Fenced { .. } => area.read(),
+        }
+    }
+
+    /// The same to read and write.
+    #[cfg(feature = "ndarray")]
+    pub fn write_area<'a, T: Pod, const N: usize>(&'a self, area: &'a rma::Area<T, N>) -> Result<rma::WriteArea<'a, T, N>> {
+        match &self.came {
+            Came::Streamed(arrived) => arrived.write_area(area),
+            Came::Fenced { .. } => area.write(),
         }
     }
 }

@@ -20,6 +20,7 @@ use flight::Flying;
 use rma::{Comm, Epoch, MsgHandle, Rank, Result, RmaQueue, RmaWindow};
 use rounds::Rounds;
 use std::collections::BTreeSet;
+use std::fmt;
 use std::time::Duration;
 use times::Times;
 
@@ -80,14 +81,17 @@ pub struct Exchange<State> {
     state: State,
 }
 
+/// Tells a queue of an area, whatever the type of its elements.
+type Filled<'c> = Box<dyn Fn(&mut RmaQueue<rma::Open>) -> Result<()> + 'c>;
+
 /// The state of an exchange to which messages and origins are added.
-#[derive(Debug)]
 pub struct Open<'c> {
     comm: &'c Comm,
     windows: Vec<&'c RmaWindow>,
     /// The puts of each message.
     messages: Vec<Vec<MsgHandle>>,
     origins: BTreeSet<Rank>,
+    filled: Vec<Filled<'c>>,
     cut: Cut,
     stepping: Stepping,
     rails: Option<u16>,
@@ -104,6 +108,18 @@ pub struct Ready {
     schedule: Schedule,
     plan: Plan,
     times: Times,
+}
+
+impl fmt::Debug for Open<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { messages, origins, cut, stepping, .. } = self;
+        f.debug_struct("Open")
+            .field("messages", messages)
+            .field("origins", origins)
+            .field("cut", cut)
+            .field("stepping", stepping)
+            .finish_non_exhaustive()
+    }
 }
 
 #[derive(Debug)]
@@ -123,6 +139,7 @@ impl<'c> Exchange<Open<'c>> {
                 windows: vec![window],
                 messages: Vec::new(),
                 origins: BTreeSet::new(),
+                filled: Vec::new(),
                 cut: Cut::default(),
                 stepping: Stepping::default(),
                 rails: None,
@@ -149,6 +166,14 @@ impl<'c> Exchange<Open<'c>> {
     /// Says that `origin` has at least one message for this rank. Adding a rank twice is adding it once.
     pub fn origin(mut self, origin: impl Into<Rank>) -> Self {
         self.state.origins.insert(origin.into());
+        self
+    }
+
+    /// Closes an area as if an origin wrote it, in every round: this rank itself fills it in every epoch, through [`Flight::write_area`] or
+    /// [`Arrived::write_area`], as in [`RmaQueue::add_filled`].
+    #[cfg(feature = "ndarray")]
+    pub fn filled<T: rma::Pod, const N: usize>(mut self, area: &'c rma::Area<T, N>) -> Self {
+        self.state.filled.push(Box::new(|queue| queue.add_filled(area).map(drop)));
         self
     }
 
@@ -242,6 +267,11 @@ impl Exchange<Ready> {
 
     /// What was built at commit, why, and what it takes, for people.
     pub fn explain(&self) -> String {
-        explain::explain(&self.state.plan, &self.state.schedule, &self.state.times)
+        let Ready { plan, schedule, times, queues } = &self.state;
+        let of_queues = match queues {
+            Queues::Streamed(queue) => queue.explain(),
+            Queues::Fenced(rounds) => rounds.explain(),
+        };
+        explain::explain(plan, schedule, times) + &of_queues
     }
 }

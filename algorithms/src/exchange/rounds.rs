@@ -43,6 +43,10 @@ impl Rounds {
         self.queues.first().map_or(Epoch(0), RmaQueue::epoch)
     }
 
+    pub(super) fn explain(&self) -> String {
+        self.queues.iter().map(RmaQueue::explain).collect::<Vec<_>>().join("\n")
+    }
+
     pub(super) fn start(&mut self) -> Result<FlyingRounds<'_>> {
         if let Some(failure) = &self.failure {
             return Err(failure.error());
@@ -55,6 +59,12 @@ impl Rounds {
 }
 
 impl FlyingRounds<'_> {
+    /// The round that is under way.
+    #[cfg(feature = "ndarray")]
+    pub(super) fn current(&self) -> Option<&InFlight<'_>> {
+        self.current.as_ref()
+    }
+
     /// Whether the last round is over; those that can be started are.
     pub(super) fn test(&mut self) -> Result<bool> {
         while let Some(current) = &mut self.current {
