@@ -4,21 +4,22 @@
 use crate::block::Block;
 use crate::field::Parts;
 use ndarray::{ArrayView, ArrayViewMut, Axis, Dim, Dimension, Zip};
-use rma::{Area, Open, Pod, Result, RmaQueue, RmaWindow};
+use rma::{Area, Pod, Result, RmaWindow};
+use rma_algorithms::{Arrived, Exchange, Flight, Open};
 
 /// A copy that is made in every epoch.
 pub(crate) trait GhostCopy {
-    /// Has a queue close the ghosts to all but this copy.
-    fn add_to(&self, queue: &mut RmaQueue<Open>) -> Result<()>;
+    /// Has an exchange close the ghosts to all but this copy.
+    fn add_to<'c>(&'c self, exchange: Exchange<Open<'c>>) -> Exchange<Open<'c>>;
 
     /// Refused while the program writes what is to be copied.
     fn check(&self) -> Result<()>;
 
     /// From own points, while others' are on their way.
-    fn wrap(&self, flight: &rma::InFlight<'_>) -> Result<()>;
+    fn wrap(&self, flight: &Flight<'_>) -> Result<()>;
 
     /// From what has arrived.
-    fn unpack(&self, arrived: &rma::Arrived<'_>) -> Result<()>;
+    fn unpack(&self, arrived: &Arrived<'_>) -> Result<()>;
 }
 
 struct AreaCopy<T, const N: usize> {
@@ -46,20 +47,20 @@ impl<T: Pod, const N: usize> GhostCopy for AreaCopy<T, N>
 where
     Dim<[usize; N]>: Dimension,
 {
-    fn add_to(&self, queue: &mut RmaQueue<Open>) -> Result<()> {
-        queue.add_filled(&self.to).map(drop)
+    fn add_to<'c>(&'c self, exchange: Exchange<Open<'c>>) -> Exchange<Open<'c>> {
+        exchange.filled(&self.to)
     }
 
     fn check(&self) -> Result<()> {
         self.from.read().map(drop)
     }
 
-    fn wrap(&self, flight: &rma::InFlight<'_>) -> Result<()> {
+    fn wrap(&self, flight: &Flight<'_>) -> Result<()> {
         copy(self.from.read()?.view(), flight.write_area(&self.to)?.view_mut());
         Ok(())
     }
 
-    fn unpack(&self, arrived: &rma::Arrived<'_>) -> Result<()> {
+    fn unpack(&self, arrived: &Arrived<'_>) -> Result<()> {
         copy(arrived.read_area(&self.from)?.view(), arrived.write_area(&self.to)?.view_mut());
         Ok(())
     }

@@ -3,13 +3,14 @@
 
 use crate::agreement::agree;
 use crate::copies::GhostCopy;
-use crate::decomposition::Decomposition;
+use crate::decomposition::{Decomposition, Direction};
 use crate::field::{Field, Parts, describe};
 use crate::plan::{FieldPlan, Landing, Mode, Outline, Packing, Phase};
 use crate::verify::Saved;
 use crate::{Block, explain};
 use ndarray::{Dim, Dimension};
-use rma::{Area, Comm, Error, Pod, Rank, ReadArea, Ready, Result, RmaQueue, RmaWindow, WriteArea};
+use rma::{Area, Comm, Error, MsgHandle, Pod, Rank, ReadArea, Result, RmaWindow, WriteArea};
+use rma_algorithms::{Cut, Exchange, Flight, Ready};
 use std::fmt;
 use std::rc::Rc;
 use std::time::Duration;
@@ -64,6 +65,7 @@ pub struct HaloBuilder<'c, const N: usize> {
     fields: Vec<Rc<dyn AnyField<N>>>,
     mode: Mode,
     packing: Packing,
+    cut: Cut,
     expose_at_start: bool,
     timeout: Option<Option<Duration>>,
 }
@@ -97,7 +99,7 @@ impl fmt::Debug for InFlight<'_> {
 
 /// A phase, ready to be started.
 struct Committed {
-    queue: RmaQueue<Ready>,
+    exchange: Exchange<Ready>,
     wraps: Vec<Box<dyn GhostCopy>>,
     landings: Vec<Box<dyn GhostCopy>>,
 }
@@ -111,7 +113,7 @@ pub struct InFlight<'h> {
 }
 
 struct Flying<'h> {
-    flight: rma::InFlight<'h>,
+    flight: Flight<'h>,
     landings: &'h [Box<dyn GhostCopy>],
 }
 
@@ -119,14 +121,15 @@ struct Flying<'h> {
 #[must_use = "ghosts are reached through this"]
 #[derive(Debug)]
 pub struct Arrived<'h> {
-    queue: Option<rma::Arrived<'h>>,
+    /// `None` when there was nothing to exchange.
+    last: Option<rma_algorithms::Arrived<'h>>,
 }
 
 impl<const N: usize> Halo<N> {
     /// An exchange over the ranks of a `Comm`; fields are added, then it is committed.
     pub fn of(comm: &Comm) -> HaloBuilder<'_, N> {
-        let (mode, packing) = (Mode::default(), Packing::default());
-        HaloBuilder { comm, fields: Vec::new(), mode, packing, expose_at_start: false, timeout: None }
+        let (mode, packing, cut) = (Mode::default(), Packing::default(), Cut::default());
+        HaloBuilder { comm, fields: Vec::new(), mode, packing, cut, expose_at_start: false, timeout: None }
     }
 
     /// Starts the next epoch. Never blocks. Until the `wait` the owned points of the fields may be read, and their
@@ -157,8 +160,8 @@ impl<const N: usize> Halo<N> {
 
     /// What was built at commit, for people: who gets what, in which way.
     pub fn explain(&self) -> String {
-        let queues = self.phases.iter().map(|phase| phase.queue.explain());
-        std::iter::once(self.outline.clone()).chain(queues).collect::<Vec<_>>().join("\n")
+        let exchanges = self.phases.iter().map(|phase| phase.exchange.explain());
+        std::iter::once(self.outline.clone()).chain(exchanges).collect::<Vec<_>>().join("\n")
     }
 }
 
@@ -181,6 +184,12 @@ impl<const N: usize> HaloBuilder<'_, N> {
     /// How ghosts that lie scattered are filled; without it as is faster.
     pub fn packing(mut self, packing: Packing) -> Self {
         self.packing = packing;
+        self
+    }
+
+    /// How messages are cut over several rails; without it as is predicted to be fastest.
+    pub fn cut(mut self, cut: Cut) -> Self {
+        self.cut = cut;
         self
     }
 
@@ -237,35 +246,45 @@ impl<const N: usize> HaloBuilder<'_, N> {
     }
 
     fn commit_phase(&self, phase: &Phase<N>, landing: &RmaWindow, at_start: bool) -> Result<Committed> {
-        let mut queue = self.comm.queue_alloc(landing)?;
-        for field in &self.fields {
-            queue.expose(field.window())?;
-        }
+        let mut messages: Vec<(Direction<N>, Vec<MsgHandle>)> = Vec::new();
         for send in &phase.sends {
             let source = self.fields[send.field].window();
             let target = if send.is_packed { landing } else { source };
-            for put in &send.puts {
+            let puts = send.puts.iter().map(|put| {
                 let message = self.comm.declare_write(target, put.to, source, put.from, put.block, send.to_rank)?;
-                queue.push(&message.blocks(put.count, put.from_stride, put.to_stride)?)?;
+                message.blocks(put.count, put.from_stride, put.to_stride)
+            });
+            let puts = puts.collect::<Result<Vec<_>>>()?;
+            match messages.last_mut() {
+                Some((direction, message)) if *direction == send.direction => message.extend(puts),
+                _ => messages.push((send.direction, puts)),
             }
-        }
-        for &origin in &phase.origins {
-            queue.add_origin(origin)?;
         }
         let wraps = phase.wraps.iter().map(|wrap| self.fields[wrap.field].wrap(&wrap.from, &wrap.to));
         let wraps: Vec<_> = wraps.collect::<Result<_>>()?;
         let unpack = |landed: &Landing<N>| self.fields[landed.field].unpack(landing, landed.offset_bytes, &landed.ghost);
         let landings: Vec<_> = phase.landings.iter().map(unpack).collect::<Result<_>>()?;
+
+        let mut exchange = Exchange::new(self.comm, landing).cut(self.cut);
+        for field in &self.fields {
+            exchange = exchange.expose(field.window());
+        }
+        for (_, puts) in &messages {
+            exchange = exchange.message(puts);
+        }
+        for &origin in &phase.origins {
+            exchange = exchange.origin(origin);
+        }
         for copy in wraps.iter().chain(&landings) {
-            copy.add_to(&mut queue)?;
+            exchange = copy.add_to(exchange);
         }
         if at_start {
-            queue.expose_at_start();
+            exchange = exchange.expose_at_start();
         }
         if let Some(timeout) = self.timeout {
-            queue.timeout(timeout);
+            exchange = exchange.timeout(timeout);
         }
-        Ok(Committed { queue: queue.commit()?, wraps, landings })
+        Ok(Committed { exchange: exchange.commit()?, wraps, landings })
     }
 }
 
@@ -277,14 +296,14 @@ impl Committed {
     fn start(&mut self) -> Result<Flying<'_>> {
         // Before the start, as it cannot be taken back: without a neighbor the queue itself reads nothing.
         self.wraps.iter().try_for_each(|wrap| wrap.check())?;
-        let flight = self.queue.start()?;
+        let flight = self.exchange.start()?;
         self.wraps.iter().try_for_each(|wrap| wrap.wrap(&flight))?;
         Ok(Flying { flight, landings: &self.landings })
     }
 }
 
 impl<'h> Flying<'h> {
-    fn wait(self) -> Result<rma::Arrived<'h>> {
+    fn wait(self) -> Result<rma_algorithms::Arrived<'h>> {
         let arrived = self.flight.wait()?;
         self.landings.iter().try_for_each(|landing| landing.unpack(&arrived))?;
         Ok(arrived)
@@ -311,7 +330,7 @@ impl<'h> InFlight<'h> {
         while !self.rest.is_empty() {
             self.next()?;
         }
-        Ok(Arrived { queue: self.now.take().map(Flying::wait).transpose()? })
+        Ok(Arrived { last: self.now.take().map(Flying::wait).transpose()? })
     }
 
     /// Waits for a phase and starts the one behind it.
@@ -331,11 +350,11 @@ impl Arrived<'_> {
     /// All points of a field, ghosts included, to read.
     pub fn padded<'a, T: Pod, const N: usize>(&'a self, field: &'a Field<T, N>) -> Result<ReadArea<'a, T, N>> {
         let padded = &field.parts.padded;
-        self.queue.as_ref().map_or_else(|| padded.read(), |queue| queue.read_area(padded))
+        self.last.as_ref().map_or_else(|| padded.read(), |arrived| arrived.read_area(padded))
     }
 
     pub(crate) fn write_area<'a, T: Pod, const N: usize>(&'a self, area: &'a Area<T, N>) -> Result<WriteArea<'a, T, N>> {
-        self.queue.as_ref().map_or_else(|| area.write(), |queue| queue.write_area(area))
+        self.last.as_ref().map_or_else(|| area.write(), |arrived| arrived.write_area(area))
     }
 
     /// The same to read and write.
