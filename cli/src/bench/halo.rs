@@ -1,18 +1,19 @@
 //! Six messages to the neighbors of a 3-D torus.
 
-use super::Options;
 use super::measure::{Times, measure};
 use super::report::Report;
+use super::{HaloOptions, Options};
 use anyhow::{Result, ensure};
 use rma::{Comm, Rail, Rank};
 
 const NEIGHBORS: usize = 6;
 
-pub(super) fn run(comm: &Comm, options: &Options, torus: bool) -> Result<()> {
+pub(super) fn run(comm: &Comm, options: &HaloOptions) -> Result<()> {
+    let &HaloOptions { common: ref options, ref bytes, torus } = options;
     let neighbors =
         if comm.size() == 2 && !torus { [1 - comm.rank().0; NEIGHBORS] } else { torus_neighbors(comm.rank().0, comm.size()) };
     let report = Report::begin("halo", "time of an exchange of six messages", comm, options, NEIGHBORS as u32);
-    for &bytes in &options.bytes {
+    for &bytes in bytes {
         report.row(bytes, &exchange(comm, options, bytes, &neighbors.map(Rank))?);
     }
     Ok(())
@@ -64,7 +65,7 @@ fn torus_neighbors(rank: u32, size: u32) -> [u32; NEIGHBORS] {
 }
 
 /// Three factors of `size`, descending, as near to each other as can be: the least largest one, then the least second.
-fn balanced_dimensions(size: u32) -> [u32; 3] {
+pub(super) fn balanced_dimensions(size: u32) -> [u32; 3] {
     let divisors = |n: u32| (1..=n).filter(move |d| n.is_multiple_of(*d));
     let candidates = divisors(size).flat_map(|x| divisors(size / x).map(move |y| [x, y, size / x / y]));
     candidates.filter(|[x, y, z]| x >= y && y >= z).min().unwrap_or([size, 1, 1])

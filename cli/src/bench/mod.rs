@@ -1,12 +1,13 @@
 //! `rma bench`: times the library's own exchanges, for people and as CSV for programs that compare.
 //! Owns the options, and that the same run happens on threads and on processes; what is timed is in `put`,
-//! `stream`, `halo`, `neighbor`, `page_tables` and, with options of its own, `peach2`.
+//! `stream`, `halo`, `array`, `neighbor`, `page_tables` and, with options of its own, `peach2`.
 
 /// Prints a line of results.
 macro_rules! say {
     ($($line:tt)*) => { $crate::bench::say(format_args!($($line)*)) };
 }
 
+mod array;
 mod chain;
 mod halo;
 mod measure;
@@ -38,6 +39,7 @@ Examples:
   rma bench stream --puts 64 --bytes 4K         rank 0 puts to rank 1 as fast as the credits come
   rma bench halo --ranks 8 --bytes 1024,4096    six messages to the neighbors of a 2x2x2 torus
   rma bench halo --csv > halo.csv               for a program or a plot
+  rma bench array --cells 64 --ranks 8          the ghosts of a cube of 64^3 f64 on every rank
   rma bench halo --backend peach2               over emulated boards, also by their clock
   rma bench neighbor --backend peach2 --ranks 7 --rails 4
                                                 six messages whole and in segments, over four rails
@@ -75,14 +77,22 @@ enum Bench {
     /// Message q of rank r goes to rank r + 1 + q, counted around. Beside the times stands what the model says: a step takes so long and
     /// a rail carries so much, as is measured first. Rates and gains are by the clock of an emulated device where there is one.
     Neighbor(NeighborOptions),
+    /// The ghosts of a cube of f64 on every rank, exchanged by the halo library. Times are of one exchange.
+    ///
+    /// The grid of ranks is a torus, as near to a cube as their number allows; where it is one rank wide, a rank's own cells wrap around. Bytes
+    /// are those of a face, rates those of all six.
+    Array(ArrayOptions),
     /// How much memory the page tables take when every rank can write every other's window.
-    PageTables(Options),
+    PageTables(PageTablesOptions),
 }
 
 #[derive(Clone, Debug, Args)]
 struct PutOptions {
     #[command(flatten)]
     common: Options,
+    /// Sizes in bytes of a message, as in 8,1K,1M
+    #[arg(long, value_delimiter = ',', value_parser = size, default_value = "8,1K,4K,64K,1M")]
+    bytes: Vec<usize>,
     /// How many puts a chain has, each of the size and to a place of its own, 128 bytes or more from the next
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=MAX_PUTS))]
     puts: u32,
@@ -92,6 +102,9 @@ struct PutOptions {
 struct StreamOptions {
     #[command(flatten)]
     common: Options,
+    /// Sizes in bytes of a message, as in 8,1K,1M
+    #[arg(long, value_delimiter = ',', value_parser = size, default_value = "8,1K,4K,64K,1M")]
+    bytes: Vec<usize>,
     /// How many puts a chain has, each of the size and to a place of its own, 128 bytes or more from the next
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=MAX_PUTS))]
     puts: u32,
@@ -104,6 +117,9 @@ struct StreamOptions {
 struct HaloOptions {
     #[command(flatten)]
     common: Options,
+    /// Sizes in bytes of a message, as in 8,1K,1M
+    #[arg(long, value_delimiter = ',', value_parser = size, default_value = "8,1K,4K,64K,1M")]
+    bytes: Vec<usize>,
     /// A torus also for two ranks, with four of six messages to oneself
     #[arg(long)]
     torus: bool,
@@ -113,6 +129,9 @@ struct HaloOptions {
 struct NeighborOptions {
     #[command(flatten)]
     common: Options,
+    /// Sizes in bytes of a message, as in 8,1K,1M
+    #[arg(long, value_delimiter = ',', value_parser = size, default_value = "8,1K,4K,64K,1M")]
+    bytes: Vec<usize>,
     /// How many messages a rank has
     #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u32).range(1..=4096))]
     neighbors: u32,
@@ -125,13 +144,37 @@ struct NeighborOptions {
 }
 
 #[derive(Clone, Debug, Args)]
+struct ArrayOptions {
+    #[command(flatten)]
+    common: Options,
+    /// How many cells a rank has in each dimension
+    #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=4096), default_value = "32,64,128")]
+    cells: Vec<u32>,
+    /// How many layers of ghosts a side has
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(0..=64))]
+    width: u16,
+    /// Which ghosts are filled: faces, corners in messages of their own, or by-dimension one after the other
+    #[arg(long, value_parser = array::mode, default_value = "faces")]
+    ghosts: rma_halo::Mode,
+    /// How ghosts that lie scattered are filled: auto, always packed, or never
+    #[arg(long, value_parser = array::packing, default_value = "auto")]
+    packing: rma_halo::Packing,
+}
+
+#[derive(Clone, Debug, Args)]
+struct PageTablesOptions {
+    #[command(flatten)]
+    common: Options,
+    /// Sizes in bytes of a window, as in 4K,2M
+    #[arg(long, value_delimiter = ',', value_parser = size, default_value = "8,1K,4K,64K,1M")]
+    bytes: Vec<usize>,
+}
+
+#[derive(Clone, Debug, Args)]
 struct Options {
     /// How many ranks (a ping-pong and a stream have 2)
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=4096))]
     ranks: u32,
-    /// Sizes in bytes of a message (page-tables: of a window), as in 8,1K,1M
-    #[arg(long, value_delimiter = ',', value_parser = size, default_value = "8,1K,4K,64K,1M")]
-    bytes: Vec<usize>,
     /// Ranks as threads of one process, or as processes
     #[arg(long, value_enum, default_value_t = Mode::Threads)]
     mode: Mode,
@@ -189,7 +232,8 @@ impl Options {
 impl Bench {
     fn options(&self) -> &Options {
         match self {
-            Self::PageTables(options) => options,
+            Self::PageTables(options) => &options.common,
+            Self::Array(options) => &options.common,
             Self::Put(options) => &options.common,
             Self::Stream(options) => &options.common,
             Self::Halo(options) => &options.common,
@@ -199,7 +243,8 @@ impl Bench {
 
     fn options_mut(&mut self) -> &mut Options {
         match self {
-            Self::PageTables(options) => options,
+            Self::PageTables(options) => &mut options.common,
+            Self::Array(options) => &mut options.common,
             Self::Put(options) => &mut options.common,
             Self::Stream(options) => &mut options.common,
             Self::Halo(options) => &mut options.common,
@@ -214,9 +259,10 @@ impl Bench {
             bind(comm)?;
         }
         match self {
-            Self::Put(put) => put::run(comm, &put.common, put.puts),
-            Self::Stream(stream) => stream::run(comm, &stream.common, stream.puts, stream.queues),
-            Self::Halo(halo) => halo::run(comm, &halo.common, halo.torus),
+            Self::Put(put) => put::run(comm, put),
+            Self::Stream(stream) => stream::run(comm, stream),
+            Self::Halo(halo) => halo::run(comm, halo),
+            Self::Array(array) => array::run(comm, array),
             Self::Neighbor(options) => neighbor::run(comm, options),
             Self::PageTables(options) => page_tables::run(comm, options),
         }
@@ -233,7 +279,7 @@ pub(crate) fn main(args: &BenchArgs) -> Result<ExitCode> {
     match bench {
         Bench::Put(_) => ensure!(options.ranks == 2, "--ranks {}: a ping-pong has 2 ranks", options.ranks),
         Bench::Stream(_) => ensure!(options.ranks == 2, "--ranks {}: a stream has 2 ranks", options.ranks),
-        Bench::Halo(_) | Bench::Neighbor(_) | Bench::PageTables(_) => {}
+        Bench::Halo(_) | Bench::Array(_) | Bench::Neighbor(_) | Bench::PageTables(_) => {}
     }
     let (mut config, place) = Config::from_env()?;
     config.rails = options.rails.or(config.rails);

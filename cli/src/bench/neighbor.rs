@@ -10,13 +10,13 @@ use rma_algorithms::{Cut, Exchange, Stepping, probe};
 
 pub(super) fn run(comm: &Comm, options: &NeighborOptions) -> Result<()> {
     let rails = options.common.rails_of(comm);
-    let longest = options.common.bytes.iter().copied().max().unwrap_or(0);
+    let longest = options.bytes.iter().copied().max().unwrap_or(0);
     let machine = probe(comm, rails, longest as u64)?;
     let report = Report { options, backend: comm.caps().name, ranks: comm.size(), rails, machine, speaks: comm.rank() == Rank(0) };
     report.begin();
     for &stepping in &options.stepping {
         let mut rows: Vec<Row> = Vec::new();
-        for &bytes in &options.common.bytes {
+        for &bytes in &options.bytes {
             let mut whole_us = None;
             for &cut in &options.cut {
                 let row = time(comm, &report, bytes, cut, stepping)?;
@@ -155,7 +155,7 @@ impl Report<'_> {
         }
         let us = |bytes: usize, cut: Cut| rows.iter().find(|row| (row.bytes, row.asked) == (bytes, cut)).map(Row::us);
         let mut pairs: Vec<_> = Vec::new();
-        for &bytes in &self.common().bytes {
+        for &bytes in &self.options.bytes {
             if let (Some(whole), Some(segmented)) = (us(bytes, Cut::Whole), us(bytes, Cut::Segmented)) {
                 pairs.push((bytes, segmented < whole));
             }

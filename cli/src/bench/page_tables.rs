@@ -2,8 +2,8 @@
 //! 2 MiB, so a share anywhere in a window needs the table as much as the whole window does. Threads have one set of tables,
 //! complete once the owners have their memory; there each rank only puts to the next one.
 
-use super::Options;
 use super::measure::gather;
+use super::{Options, PageTablesOptions};
 use anyhow::{Context, Result};
 use rma::{Comm, Rank};
 use std::os::unix::process::CommandExt;
@@ -23,12 +23,13 @@ pub(super) fn with_one_heap() -> Result<()> {
     Err(failed).context("starting over with one heap")
 }
 
-pub(super) fn run(comm: &Comm, options: &Options) -> Result<()> {
+pub(super) fn run(comm: &Comm, options: &PageTablesOptions) -> Result<()> {
+    let PageTablesOptions { common: options, bytes } = options;
     let speaks = comm.rank() == Rank(0);
     if speaks && options.csv {
         say!("bench,backend,mode,ranks,bytes,page_tables_kb,formula_kb");
     }
-    for &bytes in &options.bytes {
+    for &bytes in bytes {
         let total_kb = touch_all(comm, options, bytes)?;
         if !speaks {
             continue;

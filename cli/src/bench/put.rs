@@ -1,17 +1,18 @@
 //! The ping-pong: rank 0 puts, another rank waits for it and puts back.
 
-use super::Options;
+use super::PutOptions;
 use super::chain::Chain;
 use super::measure::{Batch, Times, measure};
 use super::report::Report;
 use anyhow::{Result, ensure};
 use rma::{Comm, Rank, Ready, RmaQueue};
 
-pub(super) fn run(comm: &Comm, options: &Options, puts: u32) -> Result<()> {
+pub(super) fn run(comm: &Comm, options: &PutOptions) -> Result<()> {
+    let &PutOptions { common: ref options, ref bytes, puts } = options;
     ensure!(comm.size() == 2, "{} ranks: a ping-pong has 2", comm.size());
     let what = if puts == 1 { "one-way time".to_owned() } else { format!("one-way time of a chain of {puts} puts") };
     let report = Report::begin("put", &what, comm, options, puts);
-    for &bytes in &options.bytes {
+    for &bytes in bytes {
         let ping_pong = PingPong {
             far: Rank(1),
             puts,

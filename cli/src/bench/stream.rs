@@ -1,21 +1,22 @@
 //! The one-way stream: rank 0 starts its chains again and again, as fast as rank 1 gives the credits for them.
 
-use super::Options;
 use super::chain::Chain;
 use super::measure::{Times, measure};
 use super::report::Report;
+use super::{Options, StreamOptions};
 use anyhow::{Result, ensure};
 use rma::{Comm, Rank, Ready, RmaQueue};
 
 const ORIGIN: Rank = Rank(0);
 const TARGET: Rank = Rank(1);
 
-pub(super) fn run(comm: &Comm, options: &Options, puts: u32, queues: u8) -> Result<()> {
+pub(super) fn run(comm: &Comm, options: &StreamOptions) -> Result<()> {
+    let &StreamOptions { common: ref options, ref bytes, puts, queues } = options;
     ensure!(comm.size() == 2, "{} ranks: a stream has 2", comm.size());
     let turns = if queues == 1 { "one queue".to_owned() } else { format!("{queues} queues in turn") };
     let what = format!("one-way stream over {turns}, time of a chain of {puts} puts");
     let report = Report::begin("stream", &what, comm, options, puts);
-    for &bytes in &options.bytes {
+    for &bytes in bytes {
         report.row(bytes, &stream(comm, options, puts, queues, bytes)?);
     }
     Ok(())
