@@ -9,6 +9,7 @@ pub mod credits;
 pub mod data;
 pub mod exchange;
 pub mod faults;
+pub mod halo;
 pub mod leases;
 pub mod life;
 pub mod neighbor;
@@ -149,6 +150,8 @@ macro_rules! for_each_body {
                 neighbor::a_later_round_that_cannot_start_makes_its_exchange_unusable;
             an_exchange_exposed_at_start_leaves_its_ranges_between_flights: 1,
                 neighbor::an_exchange_exposed_at_start_leaves_its_ranges_between_flights;
+            every_mode_of_a_halo_fills_every_ghost: 1, halo::every_mode_of_a_halo_fills_every_ghost;
+            a_ghost_in_flight_is_refused_and_inner_points_are_not: 1, halo::a_ghost_in_flight_is_refused_and_inner_points_are_not;
             a_ring_makes_steady_progress: 1, life::a_ring_makes_steady_progress;
             ranks_may_end_as_soon_as_their_last_wait_is_over: 2, life::ranks_may_end_as_soon_as_their_last_wait_is_over;
             a_thousand_lives_leave_nothing_behind: 1, life::a_thousand_lives_leave_nothing_behind;
