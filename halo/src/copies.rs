@@ -3,11 +3,11 @@
 
 use crate::block::Block;
 use crate::field::Parts;
-use ndarray::{ArrayView, ArrayViewMut, Axis, Dim, Dimension, Zip};
+use crate::geometry::row_major;
 use rma::{Area, Pod, Result, RmaWindow};
 use rma_algorithms::{Arrived, Exchange, Flight, Open};
 
-/// A copy that is made in every epoch.
+/// One copy or two that are made in every epoch.
 pub(crate) trait GhostCopy {
     /// Has an exchange close the ghosts to all but this copy.
     fn add_to<'c>(&'c self, exchange: Exchange<Open<'c>>) -> Exchange<Open<'c>>;
@@ -22,52 +22,68 @@ pub(crate) trait GhostCopy {
     fn unpack(&self, arrived: &Arrived<'_>) -> Result<()>;
 }
 
+/// Where ghosts come from: a box of the same field, or where they land packed.
+#[derive(Clone, Copy)]
+pub(crate) enum Origin<'a, const N: usize> {
+    Own(Block<N>),
+    Landed(&'a RmaWindow, usize),
+}
+
 struct AreaCopy<T, const N: usize> {
     from: Area<T, N>,
     to: Area<T, N>,
+    /// Another of the same shape, made plane by plane in turn with this one: ghosts on opposite sides, and what they come from, lie in the
+    /// same lines of the caches.
+    twin: Option<Box<Self>>,
 }
 
-impl<T: Pod, const N: usize> Parts<T, N>
-where
-    Dim<[usize; N]>: Dimension,
-{
-    /// A box of the field to ghosts of it.
-    pub(crate) fn wrap(&self, from: &Block<N>, to: &Block<N>) -> Result<Box<dyn GhostCopy>> {
-        Ok(Box::new(AreaCopy { from: self.area(from)?, to: self.area(to)? }))
-    }
-
-    /// Ghosts from where they land packed.
-    pub(crate) fn unpack(&self, landing: &RmaWindow, offset_bytes: usize, ghost: &Block<N>) -> Result<Box<dyn GhostCopy>> {
-        let from = landing.area(offset_bytes, ghost.len, crate::geometry::row_major(ghost.len))?;
-        Ok(Box::new(AreaCopy { from, to: self.area(ghost)? }))
+impl<T: Pod, const N: usize> Parts<T, N> {
+    /// Copies to ghosts, one or two of the same shape.
+    pub(crate) fn ghost_copy(&self, copies: &[(Origin<'_, N>, Block<N>)]) -> Result<Box<dyn GhostCopy>> {
+        let mut last: Option<Box<AreaCopy<T, N>>> = None;
+        for (origin, to) in copies.iter().rev() {
+            let from = match *origin {
+                Origin::Own(block) => self.area(&block)?,
+                Origin::Landed(landing, offset_bytes) => landing.area(offset_bytes, to.len, row_major(to.len))?,
+            };
+            last = Some(Box::new(AreaCopy { from, to: self.area(to)?, twin: last.take() }));
+        }
+        let Some(first) = last else { unreachable!("bug: a copy of nothing") };
+        Ok(first)
     }
 }
 
-impl<T: Pod, const N: usize> GhostCopy for AreaCopy<T, N>
-where
-    Dim<[usize; N]>: Dimension,
-{
+impl<T: Pod, const N: usize> GhostCopy for AreaCopy<T, N> {
     fn add_to<'c>(&'c self, exchange: Exchange<Open<'c>>) -> Exchange<Open<'c>> {
-        exchange.filled(&self.to)
+        let exchange = exchange.filled(&self.to);
+        match &self.twin {
+            Some(twin) => twin.add_to(exchange),
+            None => exchange,
+        }
     }
 
     fn check(&self) -> Result<()> {
-        self.from.read().map(drop)
+        self.from.read()?;
+        self.twin.as_ref().map_or(Ok(()), |twin| twin.check())
     }
 
     fn wrap(&self, flight: &Flight<'_>) -> Result<()> {
-        copy(self.from.read()?.view(), flight.write_area(&self.to)?.view_mut());
-        Ok(())
+        let (mut to, from) = (flight.write_area(&self.to)?, self.from.read()?);
+        let Some(twin) = &self.twin else { return to.copy_from(&from) };
+        let (mut twin_to, twin_from) = (flight.write_area(&twin.to)?, twin.from.read()?);
+        (0..self.to.shape()[0]).try_for_each(|plane| {
+            to.copy_plane_from(&from, plane)?;
+            twin_to.copy_plane_from(&twin_from, plane)
+        })
     }
 
     fn unpack(&self, arrived: &Arrived<'_>) -> Result<()> {
-        copy(arrived.read_area(&self.from)?.view(), arrived.write_area(&self.to)?.view_mut());
-        Ok(())
+        let (mut to, from) = (arrived.write_area(&self.to)?, arrived.read_area(&self.from)?);
+        let Some(twin) = &self.twin else { return to.copy_from(&from) };
+        let (mut twin_to, twin_from) = (arrived.write_area(&twin.to)?, arrived.read_area(&twin.from)?);
+        (0..self.to.shape()[0]).try_for_each(|plane| {
+            to.copy_plane_from(&from, plane)?;
+            twin_to.copy_plane_from(&twin_from, plane)
+        })
     }
-}
-
-/// Row by row along the last dimension with several elements: faces of the last dimension have rows of one.
-fn copy<T: Copy, D: Dimension>(from: ArrayView<'_, T, D>, mut to: ArrayViewMut<'_, T, D>) {
-    let Some(axis) = (0..to.ndim()).rev().find(|&axis| to.shape()[axis] > 1) else { return to.assign(&from) };
-    Zip::from(to.lanes_mut(Axis(axis))).and(from.lanes(Axis(axis))).for_each(|mut to, from| to.assign(&from));
 }

@@ -2,10 +2,10 @@
 //! Owns the queues and the copies around them; what goes where is in `plan`.
 
 use crate::agreement::agree;
-use crate::copies::GhostCopy;
+use crate::copies::{GhostCopy, Origin};
 use crate::decomposition::{Decomposition, Direction};
 use crate::field::{Field, Parts, describe};
-use crate::plan::{FieldPlan, Landing, Mode, Outline, Packing, Phase};
+use crate::plan::{FieldPlan, Mode, Outline, Packing, Phase};
 use crate::verify::Saved;
 use crate::{Block, explain};
 use ndarray::{Dim, Dimension};
@@ -20,8 +20,7 @@ pub(crate) trait AnyField<const N: usize> {
     fn plan(&self) -> FieldPlan<N>;
     fn decomposition(&self) -> &Decomposition<N>;
     fn window(&self) -> &RmaWindow;
-    fn wrap(&self, from: &Block<N>, to: &Block<N>) -> Result<Box<dyn GhostCopy>>;
-    fn unpack(&self, landing: &RmaWindow, offset_bytes: usize, ghost: &Block<N>) -> Result<Box<dyn GhostCopy>>;
+    fn ghost_copy(&self, copies: &[(Origin<'_, N>, Block<N>)]) -> Result<Box<dyn GhostCopy>>;
     fn mark(&self, arrived: &Arrived<'_>, number: usize, rank: Rank) -> Result<Saved>;
     fn check(&self, arrived: &Arrived<'_>, number: usize, rank: Rank, mode: Mode, saved: &Saved) -> Result<()>;
 }
@@ -42,12 +41,8 @@ where
         &self.window
     }
 
-    fn wrap(&self, from: &Block<N>, to: &Block<N>) -> Result<Box<dyn GhostCopy>> {
-        Parts::wrap(self, from, to)
-    }
-
-    fn unpack(&self, landing: &RmaWindow, offset_bytes: usize, ghost: &Block<N>) -> Result<Box<dyn GhostCopy>> {
-        Parts::unpack(self, landing, offset_bytes, ghost)
+    fn ghost_copy(&self, copies: &[(Origin<'_, N>, Block<N>)]) -> Result<Box<dyn GhostCopy>> {
+        Parts::ghost_copy(self, copies)
     }
 
     fn mark(&self, arrived: &Arrived<'_>, number: usize, rank: Rank) -> Result<Saved> {
@@ -260,10 +255,10 @@ impl<const N: usize> HaloBuilder<'_, N> {
                 _ => messages.push((send.direction, puts)),
             }
         }
-        let wraps = phase.wraps.iter().map(|wrap| self.fields[wrap.field].wrap(&wrap.from, &wrap.to));
-        let wraps: Vec<_> = wraps.collect::<Result<_>>()?;
-        let unpack = |landed: &Landing<N>| self.fields[landed.field].unpack(landing, landed.offset_bytes, &landed.ghost);
-        let landings: Vec<_> = phase.landings.iter().map(unpack).collect::<Result<_>>()?;
+        let wraps = phase.wraps.iter().map(|wrap| (wrap.field, Origin::Own(wrap.from), wrap.to));
+        let landings =
+            phase.landings.iter().map(|landed| (landed.field, Origin::Landed(landing, landed.offset_bytes), landed.ghost));
+        let (wraps, landings) = (self.ghost_copies(wraps.collect())?, self.ghost_copies(landings.collect())?);
 
         let mut exchange = Exchange::new(self.comm, landing).cut(self.cut);
         for field in &self.fields {
@@ -285,6 +280,19 @@ impl<const N: usize> HaloBuilder<'_, N> {
             exchange = exchange.timeout(timeout);
         }
         Ok(Committed { exchange: exchange.commit()?, wraps, landings })
+    }
+}
+
+impl<const N: usize> HaloBuilder<'_, N> {
+    /// Copies to the ghosts of fields, two of one shape together where there are.
+    fn ghost_copies(&self, mut all: Vec<(usize, Origin<'_, N>, Block<N>)>) -> Result<Vec<Box<dyn GhostCopy>>> {
+        let mut copies = Vec::new();
+        while let Some((field, origin, to)) = all.pop() {
+            let twin = all.iter().position(|(other, _, ghost)| (*other, ghost.len) == (field, to.len)).map(|at| all.remove(at));
+            let together: Vec<_> = std::iter::once((origin, to)).chain(twin.map(|(_, origin, to)| (origin, to))).collect();
+            copies.push(self.fields[field].ghost_copy(&together)?);
+        }
+        Ok(copies)
     }
 }
 

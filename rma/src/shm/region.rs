@@ -22,6 +22,9 @@ unsafe impl Send for Region {}
 // SAFETY: as above; the methods only hand out the address.
 unsafe impl Sync for Region {}
 
+/// The least large page of the processors in use.
+const HUGE_PAGE_BYTES: usize = 2 << 20;
+
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
 impl Region {
@@ -31,8 +34,18 @@ impl Region {
         // SAFETY: a fresh anonymous mapping at an address of the kernel's choice touches no other memory.
         let base = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), map_len(len_bytes), protection, MapFlags::PRIVATE) };
         let region = Self::from_mapping(base, len_bytes)?;
+        region.use_huge_pages();
         region.populate(0..len_bytes)?;
         Ok(region)
+    }
+
+    /// Asks for large pages where they fit: a face of a large array has a few bytes on each of its pages, and looking up so many pages
+    /// takes longer than the bytes do. Where the system has none, nothing is lost.
+    fn use_huge_pages(&self) {
+        if self.len_bytes >= HUGE_PAGE_BYTES {
+            // SAFETY: the range is this mapping; which pages it has changes no contents.
+            let _ = unsafe { rustix::mm::madvise(self.base.as_ptr().cast(), map_len(self.len_bytes), Advice::LinuxHugepage) };
+        }
     }
 
     /// Memory that can be handed to other processes by its descriptor. It has no name and cannot change its length.
