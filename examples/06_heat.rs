@@ -77,9 +77,7 @@ fn spread(comm: &Comm, cells: &Decomposition<3>, options: &Options) -> Result<Fi
             let arrived = flight.wait()?;
             let (padded, mut owned) = (arrived.padded(&u)?, next.owned_mut()?);
             for part in &rim {
-                // The same start among all points, of which ghosts are the first, is one cell before it among the owned ones.
-                let around = Block { start: part.start, len: part.len.map(|len| len + 2) };
-                step(around.of(&padded.view()), part.of_mut(&mut owned.view_mut()), options.alpha);
+                step(u.around(part).of(&padded.view()), part.of_mut(&mut owned.view_mut()), options.alpha);
             }
         }
         std::mem::swap(&mut u, &mut next);

@@ -93,6 +93,14 @@ impl<T: Pod, const N: usize> Field<T, N> {
         owned.shrunk(self.parts.layout.ghosts.map(|(before, behind)| (behind, before)))
     }
 
+    /// A box of owned points with as many points around it as there are ghosts, by their place among all points, of which the first is a ghost:
+    /// what a stencil needs to compute the box.
+    pub fn around(&self, block: &Block<N>) -> Block<N> {
+        // One place further among all points, and as much before it.
+        let ghosts = self.parts.layout.ghosts;
+        Block { start: block.start, len: std::array::from_fn(|d| block.len[d] + ghosts[d].0 + ghosts[d].1) }
+    }
+
     /// The owned points, to read: also while an exchange is in flight.
     pub fn owned(&self) -> Result<ReadArea<'_, T, N>> {
         self.parts.owned.read()

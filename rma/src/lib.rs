@@ -81,8 +81,3 @@ pub use window::area::{Area, ReadArea, WriteArea};
 pub use window::claims::Exposure;
 pub use window::leases::{ReadLease, WriteLease};
 pub use window::{FreeError, RmaWindow};
-
-/// The programs in the README are run, too.
-#[cfg(doctest)]
-#[doc = include_str!("../../README.md")]
-struct Readme;
