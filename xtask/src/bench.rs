@@ -32,7 +32,7 @@ pub(crate) struct Args {
     /// Three short rounds: shows that everything runs, proves nothing
     #[arg(long)]
     quick: bool,
-    /// Only this one: put, halo (halo-2, halo-8, halo-openmpi, halo-mpich) or page-tables; may be given again
+    /// Only this one: put, halo (halo-2, halo-8, halo-openmpi, halo-mpich), array (array-2, array-8) or page-tables; may be given again
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
     /// How often every contender runs [default: 15, or 3 with --quick]
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn a_benchmark_is_chosen_by_its_name_or_its_kind() {
-        assert_eq!(names(&[]), ["put", "halo-2", "halo-8", "halo-openmpi", "halo-mpich"]);
+        assert_eq!(names(&[]), ["put", "halo-2", "halo-8", "array-2", "array-8", "halo-openmpi", "halo-mpich"]);
         assert_eq!(names(&["halo"]), ["halo-2", "halo-8", "halo-openmpi", "halo-mpich"]);
         assert_eq!(names(&["halo-8", "put"]), ["put", "halo-8"]);
         assert_eq!(names(&["page-tables"]), [""; 0]);

@@ -29,10 +29,15 @@ pub(super) struct Group {
     pub(super) mpi: Option<&'static str>,
 }
 
-pub(super) const GROUPS: [Group; 5] = [
+/// Faces of 32^3 to 128^3 cells of eight bytes.
+const FACE_SIZES: [u64; 5] = [8 * 32 * 32, 8 * 48 * 48, 8 * 64 * 64, 8 * 96 * 96, 8 * 128 * 128];
+
+pub(super) const GROUPS: [Group; 7] = [
     Group { name: "put", bench: "put", ranks: 2, sizes: &PUT_SIZES, mpi: None },
     Group { name: "halo-2", bench: "halo", ranks: 2, sizes: &HALO_SIZES, mpi: None },
     Group { name: "halo-8", bench: "halo", ranks: 8, sizes: &HALO_SIZES, mpi: None },
+    Group { name: "array-2", bench: "array", ranks: 2, sizes: &FACE_SIZES, mpi: None },
+    Group { name: "array-8", bench: "array", ranks: 8, sizes: &FACE_SIZES, mpi: None },
     Group { name: "halo-openmpi", bench: "halo", ranks: 2, sizes: &HALO_SIZES, mpi: Some("openmpi") },
     Group { name: "halo-mpich", bench: "halo", ranks: 2, sizes: &HALO_SIZES, mpi: Some("mpich") },
 ];
@@ -126,12 +131,16 @@ impl Setting {
                 all.push(self.ucx(group));
             }
             _ => {
-                let floor = self.launched(self.mpirun(group), &self.peers.halo_openmpi, group);
+                let (openmpi, mpich) = match group.bench {
+                    "array" => (&self.peers.array_openmpi, &self.peers.array_mpich),
+                    _ => (&self.peers.halo_openmpi, &self.peers.halo_mpich),
+                };
+                let floor = self.launched(self.mpirun(group), openmpi, group);
                 all.push(Contender::new(FLOOR, floor.map(|spec| spec.args(["--only", "floor"]))));
-                all.push(Contender::new("openmpi", self.launched(self.mpirun(group), &self.peers.halo_openmpi, group)));
+                all.push(Contender::new("openmpi", self.launched(self.mpirun(group), openmpi, group)));
                 // MPICH never yields: with more ranks than cores it stands still for whole time slices.
                 if !self.oversubscribed(group) {
-                    all.push(Contender::new("mpich", self.launched(mpiexec(group), &self.peers.halo_mpich, group)));
+                    all.push(Contender::new("mpich", self.launched(mpiexec(group), mpich, group)));
                 }
             }
         }
@@ -165,17 +174,13 @@ impl Setting {
 
     fn ours(&self, group: &Group, mode: &str) -> Result<Spec> {
         let ranks = group.ranks.to_string();
-        Ok(Spec::new(shown(&self.rma)?).args([
-            "bench",
-            group.bench,
-            "--ranks",
-            &ranks,
-            "--mode",
-            mode,
-            "--bytes",
-            &list(group.sizes),
-            "--csv",
-        ]))
+        let spec = Spec::new(shown(&self.rma)?).args(["bench", group.bench, "--ranks", &ranks, "--mode", mode, "--csv"]);
+        if group.bench == "array" {
+            // A face of 8 n^2 bytes is that of n^3 cells.
+            let cells: Vec<_> = group.sizes.iter().map(|bytes| (bytes / 8).isqrt()).collect();
+            return Ok(spec.args(["--cells", &list(&cells)]));
+        }
+        Ok(spec.args(["--bytes", &list(group.sizes)]))
     }
 
     fn ucx(&self, group: &Group) -> Contender {
@@ -206,12 +211,12 @@ impl Setting {
     fn measured(&self, spec: Spec, group: &Group) -> Spec {
         let spec = spec.args(["--bytes".into(), list(group.sizes), "--repeats".into(), self.repeats.to_string()]);
         let spec = spec.args(["--batch-ms".into(), self.batch.as_millis().to_string()]);
-        if group.bench != "halo" {
+        if group.bench == "put" {
             return spec;
         }
         let spec = spec.args(["--dims".into(), torus::dims(group.ranks).map(|n| n.to_string()).join("x")]);
         // On two ranks a torus would send most messages to oneself; all six go to the other rank instead.
-        let spec = if group.ranks == 2 { spec.arg("--other-rank") } else { spec };
+        let spec = if group.ranks == 2 && group.bench == "halo" { spec.arg("--other-rank") } else { spec };
         if self.oversubscribed(group) { spec.arg("--yield") } else { spec }
     }
 }

@@ -19,6 +19,8 @@ pub(super) struct Peers {
     pub(super) put_pscw: Result<PathBuf>,
     pub(super) halo_openmpi: Result<PathBuf>,
     pub(super) halo_mpich: Result<PathBuf>,
+    pub(super) array_openmpi: Result<PathBuf>,
+    pub(super) array_mpich: Result<PathBuf>,
 }
 
 impl Peers {
@@ -33,6 +35,8 @@ impl Peers {
             put_pscw: builder.build("put_pscw.openmpi", "put_pscw.c", &["mpicc.openmpi"], &[openmpi]),
             halo_openmpi: builder.build("halo.openmpi", "halo.c", &["mpicc.openmpi"], &[openmpi]),
             halo_mpich: builder.build("halo.mpich", "halo.c", &["mpicc.mpich"], &[mpich]),
+            array_openmpi: builder.build("array.openmpi", "array.c", &["mpicc.openmpi"], &[openmpi]),
+            array_mpich: builder.build("array.mpich", "array.c", &["mpicc.mpich"], &[mpich]),
         })
     }
 }
@@ -61,6 +65,7 @@ impl Builder {
             self.sources.join(source).display().to_string(),
             "-o".into(),
             path.display().to_string(),
+            "-lm".into(),
         ]);
         let built = spec.run(BUILD_LIMIT, Output::Kept)?;
         ensure!(built.succeeded(), "{compiler} {source}: {}\n{}", built.failure(), built.last_words(10));

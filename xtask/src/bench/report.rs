@@ -4,7 +4,7 @@
 use super::contenders::Group;
 use super::rounds::{Label, Measured, Series};
 use super::stats::{Summary, paired_ratios};
-use super::targets::{Target, target};
+use super::targets::{Target, targets};
 use std::fmt::Write as _;
 
 /// One of ours against one target.
@@ -36,9 +36,8 @@ impl Verdict {
 }
 
 /// Ours, in each mode, against the peer that the target names, at one size.
-pub(super) fn verdicts(group: &Group, measured: &Measured, bytes: u64) -> Vec<Verdict> {
-    let Some(target) = target(group, bytes) else { return Vec::new() };
-    let Some(peer) = best(measured, bytes, |label| label.is_peer() && target.peer.fits(label)) else { return Vec::new() };
+pub(super) fn verdicts(measured: &Measured, bytes: u64, target: Target) -> Vec<Verdict> {
+    let Some(peer) = best(measured, bytes, |label| target.peer.fits(label)) else { return Vec::new() };
     measured.at(bytes).filter(|series| series.label.is_ours()).filter_map(|ours| verdict(ours, peer, target)).collect()
 }
 
@@ -49,13 +48,18 @@ fn verdict(ours: &Series, peer: &Series, target: Target) -> Option<Verdict> {
 
 pub(super) fn tally(group: &Group, measured: &Measured) -> Tally {
     let mut tally = Tally::default();
-    for &bytes in group.sizes.iter().filter(|&&bytes| target(group, bytes).is_some()) {
-        let verdicts = verdicts(group, measured, bytes);
+    for (bytes, target) in targets_of(group) {
+        let verdicts = verdicts(measured, bytes, target);
         tally.unmeasured += usize::from(verdicts.is_empty());
         tally.met += verdicts.iter().filter(|verdict| verdict.is_met()).count();
         tally.missed += verdicts.iter().filter(|verdict| !verdict.is_met()).count();
     }
     tally
+}
+
+/// Every size, and what is asked there.
+fn targets_of(group: &Group) -> impl Iterator<Item = (u64, Target)> {
+    group.sizes.iter().flat_map(|&bytes| targets(group, bytes).into_iter().map(move |target| (bytes, target)))
 }
 
 /// The series with the lowest median over all rounds. It is chosen once, not anew in every round: the least of many noisy
@@ -88,7 +92,7 @@ pub(super) fn text(group: &Group, measured: &Measured) -> String {
             text.truncate(text.trim_end().len());
             text.push('\n');
         }
-        for verdict in verdicts(group, measured, bytes) {
+        for verdict in targets(group, bytes).into_iter().flat_map(|target| verdicts(measured, bytes, target)) {
             let Verdict { ours, peer, ratio, target, .. } = &verdict;
             let (ours, peer, spread) = (ours.text(), peer.text(), with_quartiles(*ratio));
             let _ = write!(text, "  {}: {ours} / {peer} = {spread}, ", verdict.word());
@@ -130,8 +134,8 @@ fn ratios(group: &Group, measured: &Measured, labels: &[&Label]) -> Vec<Vec<Stri
     let what = format!("{}, ratio (quartiles)", about(group));
     let columns = ours.iter().map(|label| format!("{} / it", label.text()));
     let mut table = vec![[what, "peer".into()].into_iter().chain(columns).chain(["target".into()]).collect::<Vec<_>>()];
-    for &bytes in group.sizes {
-        let verdicts = verdicts(group, measured, bytes);
+    for (bytes, target) in targets_of(group) {
+        let verdicts = verdicts(measured, bytes, target);
         let Some(first) = verdicts.first() else { continue };
         let of = |label: &Label| verdicts.iter().find(|verdict| verdict.ours == *label);
         let cell = |verdict: &Verdict| format!("{} {}", with_quartiles(verdict.ratio), verdict.word());
@@ -213,7 +217,7 @@ mod tests {
 
     #[test]
     fn the_peer_of_a_target_is_its_library_s_best_over_all_rounds() {
-        let verdicts = verdicts(&GROUPS[0], &measured(), 8);
+        let verdicts = verdicts(&measured(), 8, targets(&GROUPS[0], 8)[0]);
         assert!(verdicts.iter().all(|verdict| verdict.peer.text() == "openshmem put_fence_p"));
         let met: Vec<_> = verdicts.iter().map(|verdict| (verdict.ours.mode.as_str(), verdict.is_met())).collect();
         assert_eq!(met, [("threads", true), ("processes", false)]);

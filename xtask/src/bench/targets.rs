@@ -19,11 +19,15 @@ pub(super) enum Peer {
     Way(&'static str),
     /// The best of all peers; a floor is none.
     Best,
+    /// What the machine takes for the bytes alone.
+    Floor,
 }
 
-/// What is asked of this benchmark at this size, if anything is.
-pub(super) fn target(group: &Group, bytes: u64) -> Option<Target> {
+/// What is asked of this benchmark at this size.
+pub(super) fn targets(group: &Group, bytes: u64) -> Vec<Target> {
+    let of = |peer, ratio| Target { peer, ratio };
     let (peer, ratio) = match (group.bench, group.ranks, bytes) {
+        ("array", ..) => return vec![of(Peer::Way("persistent"), 0.6), of(Peer::Floor, 3.0)],
         _ if group.mpi.is_some() => (Peer::Way("pscw"), 1.05),
         ("put", 2, 8 | 1024 | 4096) => (Peer::BestOf("openshmem"), 0.75),
         ("put", 2, 65_536) => (Peer::BestOf("openshmem"), 0.9),
@@ -33,17 +37,18 @@ pub(super) fn target(group: &Group, bytes: u64) -> Option<Target> {
         ("halo", 2, 16_384) => (Peer::BestOf("openmpi"), 0.8),
         ("halo", 2, 65_536) => (Peer::BestOf("openmpi"), 0.9),
         ("halo", 8, _) => (Peer::BestOf("openmpi"), 0.6),
-        _ => return None,
+        _ => return Vec::new(),
     };
-    Some(Target { peer, ratio })
+    vec![of(peer, ratio)]
 }
 
 impl Peer {
     pub(super) fn fits(self, label: &Label) -> bool {
         match self {
-            Self::BestOf(name) => label.backend == name,
-            Self::Way(mode) => label.mode == mode,
-            Self::Best => true,
+            Self::BestOf(name) => label.is_peer() && label.backend == name,
+            Self::Way(mode) => label.is_peer() && label.mode == mode,
+            Self::Best => label.is_peer(),
+            Self::Floor => label.is_floor(),
         }
     }
 }
