@@ -6,6 +6,9 @@ use crate::schedule::Schedule;
 use rma::bootstrap::Messages;
 use rma::{Bootstrap, Deadline, Error, Rank, Result};
 
+/// More rounds than this are no exchange but a mistake, of whichever rank.
+const MOST_ROUNDS: u64 = 1 << 16;
+
 /// Collective: an error on every rank if any two differ in what must be the same.
 pub(super) fn agree_on_terms(open: &Open<'_>, boot: &dyn Bootstrap, deadline: Deadline) -> Result<()> {
     let rails = open.rails.unwrap_or_else(|| open.comm.rails());
@@ -38,7 +41,12 @@ fn gather<const N: usize>(mine: [u64; N], boot: &dyn Bootstrap, deadline: Deadli
 /// Collective: `schedule` of every rank gets as many rounds as the longest has, and each of its rounds the ranks that write here in it.
 pub(super) fn hear_origins(schedule: &mut Schedule, open: &Open<'_>, boot: &dyn Bootstrap, deadline: Deadline) -> Result<()> {
     let counts = gather([schedule.rounds.len() as u64], boot, deadline)?;
-    let rounds = counts.iter().map(|[count]| *count as usize).max().unwrap_or(0);
+    let asked = counts.iter().map(|[count]| *count).max().unwrap_or(0);
+    if asked > MOST_ROUNDS {
+        let mend = "each is a queue of its own: use fewer messages, or a streamed exchange".into();
+        return Err(Error::Limit { what: "number of rounds of a fenced exchange", asked, limit: MOST_ROUNDS, mend });
+    }
+    let rounds = asked as usize;
     // An exchange in which nobody has a message takes a round all the same, or an epoch would have no end.
     schedule.extend_to(rounds.max(1));
     let words = |rounds: Vec<usize>| encode(&rounds.iter().map(|&round| round as u64).collect::<Vec<_>>());

@@ -47,3 +47,33 @@ impl Stopwatch<'_> {
         self.all_us.push(taken.as_secs_f64() * 1e6);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn the_first_epochs_are_timed_and_no_others() {
+        let mut times = Times::new();
+        assert_eq!(times.summary(), None);
+        let room = times.all_us.capacity();
+        // Odd ones take long. Emulated times count, not those of this test.
+        for epoch in 1..=2 * TIMED_EPOCHS as u64 {
+            let ended = Duration::from_micros(if epoch % 2 == 1 { 1000 + epoch } else { epoch });
+            if let Some(stopwatch) = times.begin() {
+                stopwatch.stop(Some(VirtualSpan { begun: Duration::ZERO, ended }));
+            }
+        }
+        let whole_us = times.summary().map(|(epochs, median_us, least_us)| (epochs, median_us.round(), least_us.round()));
+        assert_eq!(whole_us, Some((TIMED_EPOCHS, 1001.0, 2.0)));
+        assert_eq!(times.all_us.capacity(), room);
+    }
+
+    #[test]
+    fn an_epoch_that_fails_is_not_timed() {
+        let mut times = Times::new();
+        assert!(times.begin().is_some());
+        assert_eq!(times.summary(), None);
+    }
+}
