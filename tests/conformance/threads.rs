@@ -115,6 +115,7 @@ fn delays_and_overtaking_rails_change_nothing() {
         "two_buffers_that_start_after_each_other_keep_every_byte",
         "a_ping_pong_of_starts_after_keeps_every_byte",
         "queues_in_flight_together_keep_their_epochs_apart",
+        "every_byte_of_an_exchange_arrives_however_it_is_cut",
         "test_alone_completes_an_epoch",
         "a_cleared_queue_is_committed_again",
         "a_dropped_queue_is_as_good_as_cleared",
