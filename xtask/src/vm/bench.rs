@@ -40,6 +40,8 @@ pub(super) enum Place {
     Unpinned,
     /// Two ranks, four rails of 50 Mbit/s.
     FourSlowRails,
+    /// The same of 20 Mbit/s: both ranks send on all of them at once, and the emulated processors shall keep up with that.
+    FourSlowerRails,
 }
 
 /// What is compared.
@@ -74,7 +76,7 @@ const fn case(name: &'static str, place: Place, what: What, bytes: u64, target: 
 
 /// Segments are slower where messages are short; only the longest have to gain.
 const fn neighbor(name: &'static str, kib: u64, target: Option<f64>) -> Case {
-    Case { name, place: Place::FourSlowRails, what: What::Neighbor, bytes: kib << 10, target }
+    Case { name, place: Place::FourSlowerRails, what: What::Neighbor, bytes: kib << 10, target }
 }
 
 /// Throughputs of 0.95 and 0.98 are times of 1/0.95 and 1/0.98. By the model six messages on four rails gain 4/3 when they are long.
@@ -105,11 +107,20 @@ pub(super) fn cases() -> &'static [Case] {
 }
 
 impl Place {
-    const ALL: [Self; 3] = [Self::Unpinned, Self::Pinned, Self::FourSlowRails];
+    const ALL: [Self; 4] = [Self::Unpinned, Self::Pinned, Self::FourSlowRails, Self::FourSlowerRails];
 
     fn lab(self) -> Lab {
-        let slow = self == Self::FourSlowRails;
-        Lab { ranks: 2, rails: if slow { 4 } else { 1 }, rate_mbit: slow.then_some(50), loss_percent: 0.0 }
+        let (rails, rate_mbit) = match self {
+            Self::Pinned | Self::Unpinned => (1, None),
+            Self::FourSlowRails => (4, Some(50)),
+            Self::FourSlowerRails => (4, Some(20)),
+        };
+        Lab { ranks: 2, rails, rate_mbit, loss_percent: 0.0 }
+    }
+
+    /// How many rails each rank has.
+    pub(super) fn rails(self) -> u32 {
+        self.lab().rails
     }
 }
 
@@ -297,6 +308,6 @@ mod tests {
         let names: std::collections::BTreeSet<_> = CASES.iter().map(|case| case.name).collect();
         assert_eq!(names.len(), CASES.len());
         let takes_four = |case: &Case| matches!(case.what, What::Rails | What::Neighbor);
-        assert!(CASES.iter().all(|case| takes_four(case) == (case.place == Place::FourSlowRails)));
+        assert!(CASES.iter().all(|case| takes_four(case) == (case.place.rails() == 4)));
     }
 }

@@ -98,8 +98,7 @@ fn rma_bench(case: &Case, rma: &str, bench: &str, more: &[&str], column: &str) -
     let bytes = case.bytes.to_string();
     // Perftest leaves it to the system where it runs, too.
     let common = ["--backend", "verbs", "--mode", "processes", "--no-bind", "--csv", "--repeats", "1", "--bytes", &bytes];
-    let rails = if case.place == Place::FourSlowRails { 4 } else { 1 };
-    let devices: Vec<_> = (0..rails).map(|rail| format!("x{{rank}}d{rail}")).collect();
+    let devices: Vec<_> = (0..case.place.rails()).map(|rail| format!("x{{rank}}d{rail}")).collect();
     let spec = Spec::new(rma).args(["bench", bench]).args(common).args(more.iter().copied());
     let done = spec.env("RMA_VERBS_DEVICES", devices.join(",")).run(LIMIT, Output::Kept)?;
     ensure!(done.succeeded(), "rma bench {bench}: {}: {}", done.failure(), done.last_words(5));
