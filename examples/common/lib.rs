@@ -4,3 +4,4 @@
 pub mod launch;
 pub mod npy;
 pub mod picture;
+pub mod random;

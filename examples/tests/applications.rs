@@ -16,6 +16,19 @@ impl Scratch {
     fn file(&self, name: &str) -> Vec<u8> {
         std::fs::read(self.0.join(name)).unwrap()
     }
+
+    /// The shape and the bytes of a NumPy file, read by what its format says and not by what wrote it.
+    fn array(&self, name: &str, element: &str) -> (Vec<usize>, Vec<u8>) {
+        let file = self.file(name);
+        assert_eq!(file[..8], *b"\x93NUMPY\x01\x00", "{name}");
+        let (header, elements) = file[10..].split_at(usize::from(u16::from_le_bytes([file[8], file[9]])));
+        let header = std::str::from_utf8(header).unwrap();
+        assert!(header.contains(&format!("'descr': '{element}'")) && header.contains("'fortran_order': False"), "{name}: {header}");
+        let (_, shape) = header.split_once("'shape': (").unwrap();
+        let (shape, _) = shape.split_once(')').unwrap();
+        let shape = shape.split(',').map(str::trim).filter(|extent| !extent.is_empty()).map(|extent| extent.parse().unwrap());
+        (shape.collect(), elements.to_vec())
+    }
 }
 
 impl Drop for Scratch {
@@ -46,6 +59,11 @@ fn refused(program: &str, options: &str, words: &str) {
     assert!(!output.status.success() && text.contains(words), "{program} {options}: {text}");
 }
 
+/// How many ranks a grid has.
+fn ranks(grid: &str) -> u32 {
+    grid.split(',').map(|extent| extent.parse::<u32>().unwrap()).product()
+}
+
 const HEAT: &str = env!("CARGO_BIN_EXE_heat");
 
 #[test]
@@ -54,8 +72,7 @@ fn heat_is_the_same_bit_for_bit_on_every_grid() {
     succeed(HEAT, "--ranks 1 --cells 12,10,7 --steps 30", &alone.0);
     for grid in ["2,1,1", "1,2,1", "1,1,2", "3,2,1", "2,2,2", "6,1,1"] {
         let parted = Scratch::new(&format!("heat-{grid}"));
-        let ranks: u32 = grid.split(',').map(|extent| extent.parse::<u32>().unwrap()).product();
-        succeed(HEAT, &format!("--ranks {ranks} --grid {grid} --cells 12,10,7 --steps 30"), &parted.0);
+        succeed(HEAT, &format!("--ranks {} --grid {grid} --cells 12,10,7 --steps 30", ranks(grid)), &parted.0);
         for name in ["initial.npy", "final.npy"] {
             assert!(parted.file(name) == alone.file(name), "{name} on {grid}");
         }
@@ -69,4 +86,64 @@ fn heat_names_what_it_cannot_do() {
     refused(HEAT, "--ranks 4 --grid 3,1,1", "is for 3 ranks, and there are 4");
     refused(HEAT, "--ranks 4 --cells 1,1,1", "leaves each a cell");
     refused(HEAT, "--backend nothing", "nothing");
+}
+
+const LIFE: &str = env!("CARGO_BIN_EXE_life");
+
+#[test]
+fn life_is_the_same_on_every_grid() {
+    let alone = Scratch::new("life-alone");
+    succeed(LIFE, "--ranks 1 --cells 21,17 --steps 40", &alone.0);
+    for grid in ["2,1", "1,2", "3,2", "2,4", "7,1"] {
+        let parted = Scratch::new(&format!("life-{grid}"));
+        succeed(LIFE, &format!("--ranks {} --grid {grid} --cells 21,17 --steps 40", ranks(grid)), &parted.0);
+        for name in ["initial.npy", "final.npy"] {
+            assert!(parted.file(name) == alone.file(name), "{name} on {grid}");
+        }
+    }
+}
+
+/// Boards narrower than a neighborhood, too, on which a cell is its own neighbor.
+#[test]
+fn boards_of_life_evolve_by_its_rules() {
+    for (grid, cells, steps) in
+        [("2,2", [20, 31], 25), ("1,1", [1, 9], 1), ("1,3", [2, 6], 2), ("2,1", [2, 2], 1), ("3,1", [9, 1], 1)]
+    {
+        for seed in 0..3 {
+            let dump = Scratch::new(&format!("life-rules-{grid}-{}-{seed}", cells[1]));
+            let [rows, columns] = cells;
+            let board = format!("--cells {rows},{columns} --steps {steps} --seed {seed}");
+            succeed(LIFE, &format!("--ranks {} --grid {grid} {board}", ranks(grid)), &dump.0);
+            let (shape, mut board) = dump.array("initial.npy", "|u1");
+            assert_eq!(shape, cells);
+            assert!(board.contains(&1) || board.len() < 10);
+            for _ in 0..steps {
+                let alive = |row: usize, column: usize| usize::from(board[row % rows * columns + column % columns]);
+                let fate = |(row, column)| {
+                    let block =
+                        [rows - 1, rows, rows + 1].map(|r| [columns - 1, columns, columns + 1].map(|c| alive(row + r, column + c)));
+                    let neighbors = block.into_iter().flatten().sum::<usize>() - alive(row, column);
+                    u8::from(neighbors == 3 || neighbors == 2 && alive(row, column) == 1)
+                };
+                board = (0..rows).flat_map(|row| (0..columns).map(move |column| (row, column))).map(fate).collect();
+            }
+            assert_eq!(dump.array("final.npy", "|u1"), (shape, board), "{cells:?} on {grid}, seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn life_names_what_it_cannot_do() {
+    refused(LIFE, "--cells 4", "2 whole numbers with commas");
+    refused(LIFE, "--ranks 4 --grid 3,1", "is for 3 ranks, and there are 4");
+    refused(LIFE, "--ranks 8 --cells 2,2", "no grid of 8 ranks leaves each a cell of [2, 2]");
+    refused(LIFE, "--ranks 3 --grid 3,1 --cells 2,9", "2 cells over 3 ranks in dimension 0 leave some without any");
+}
+
+#[test]
+fn a_picture_of_life_is_a_png() {
+    let scratch = Scratch::new("life-picture");
+    let options = format!("--ranks 2 --steps 3 --picture {}", scratch.0.join("life.png").display());
+    assert!(run(LIFE, &options, None).status.success());
+    assert_eq!(scratch.file("life.png")[..8], *b"\x89PNG\r\n\x1a\n");
 }
