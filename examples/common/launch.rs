@@ -8,7 +8,7 @@ use std::str::FromStr;
 #[derive(Clone, Debug, clap::Args)]
 pub struct Ranks {
     /// How many ranks, as threads of this process; a launcher's number stands above it
-    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=i64::from(Self::MOST)))]
     pub ranks: u32,
     /// The backend, one of those that this program was built with; without it as RMA_BACKEND says
     #[arg(long, value_name = "NAME")]
@@ -16,6 +16,9 @@ pub struct Ranks {
 }
 
 impl Ranks {
+    /// How many threads there may be.
+    pub const MOST: u32 = 4096;
+
     /// Runs `body` on every rank.
     pub fn launch(&self, body: impl Fn(&Comm) -> Result<()> + Sync) -> Result<()> {
         rma_peach2::offer();
