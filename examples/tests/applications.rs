@@ -234,3 +234,21 @@ fn cg_names_what_it_cannot_do() {
     refused(CG, "--split 5,1 --lattice 4", "4 cells over 5 ranks in dimension 3 leave some without any");
     refused(CG, "--ranks 32 --lattice 2", "no grid of 32 ranks leaves each a cell of [2, 2, 2, 2]");
 }
+
+const TWO_QUEUES: &str = env!("CARGO_BIN_EXE_two_queues");
+
+#[test]
+fn two_chunks_on_rails_of_their_own_travel_in_the_time_of_one() {
+    let said = succeed(TWO_QUEUES, "--backend peach2 --ranks 3 --rounds 20", None);
+    let emulated = said.lines().find(|line| line.starts_with("emulated")).unwrap();
+    let times: Vec<f64> = emulated.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    assert!(times.len() == 2 && times[1] > 0.45 * times[0] && times[1] < 0.6 * times[0], "{emulated}");
+}
+
+#[test]
+fn chunks_on_two_queues_arrive_whole() {
+    for options in ["--ranks 1 --rounds 5", "--ranks 3 --rounds 0", "--ranks 4 --numbers 1", "--ranks 5 --numbers 999"] {
+        assert!(succeed(TWO_QUEUES, options, None).contains("each number right"), "{options}");
+    }
+    refused(TWO_QUEUES, "--ranks 0", "0 is not in 1..=4096");
+}
