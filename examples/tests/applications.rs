@@ -224,7 +224,7 @@ fn a_table_of_splits_has_the_same_emulated_times_on_every_run() {
 #[test]
 fn cg_names_what_it_cannot_do() {
     refused(CG, "--lattice 8,8", "one whole number, or 4 whole numbers with commas");
-    refused(CG, "--mass 0", "--mass 0 leaves the equation without a solution");
+    refused(CG, "--mass 0", "--mass 0e0 leaves the equation without a solution");
     refused(CG, "--tolerance 1e-20", "--tolerance 1e-20 is out of reach; use 1e-14 to 1");
     refused(CG, "--max-iterations 3 --lattice 4", "after 3 iterations; use more --max-iterations or a larger --tolerance");
     refused(CG, "--split 0,4", "a split of 0,4 is not for 1 to 4096 ranks");
