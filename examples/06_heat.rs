@@ -6,7 +6,7 @@ use ndarray::{Array3, ArrayView3, ArrayViewMut3, s};
 use rma::Comm;
 use rma_examples::launch::{Ranks, extents};
 use rma_examples::{npy, picture};
-use rma_halo::{Block, Decomposition, Field, Halo, Layout};
+use rma_halo::{Decomposition, Field, Halo, Layout};
 use std::f64::consts::TAU;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -69,7 +69,7 @@ fn spread(comm: &Comm, cells: &Decomposition<3>, options: &Options) -> Result<Fi
     halo.verify(comm)?;
     u.fill_with(|at| exact(options, at, 0))?;
     let inner = u.interior();
-    let rim = Block::at_origin(u.block().len).without(&inner);
+    let rim = u.rim();
     for _ in 0..options.steps {
         let flight = halo.start()?;
         step(u.owned()?.view(), inner.of_mut(&mut next.owned_mut()?.view_mut()), options.alpha);

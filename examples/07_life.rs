@@ -6,7 +6,7 @@ use ndarray::{Array2, ArrayView2, ArrayViewMut2, Axis};
 use rma::Comm;
 use rma_examples::launch::{Ranks, extents};
 use rma_examples::{npy, picture, random};
-use rma_halo::{Block, Decomposition, Field, Halo, Layout, Mode};
+use rma_halo::{Decomposition, Field, Halo, Layout, Mode};
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -72,7 +72,7 @@ fn evolve(
     }
     board.fill_with(first)?;
     let inner = board.interior();
-    let rim = Block::at_origin(board.block().len).without(&inner);
+    let rim = board.rim();
     for _ in 0..steps {
         let flight = exchange.start()?;
         step(board.owned()?.view(), inner.of_mut(&mut next.owned_mut()?.view_mut()));
@@ -80,9 +80,7 @@ fn evolve(
             let arrived = flight.wait()?;
             let (padded, mut owned) = (arrived.padded(&board)?, next.owned_mut()?);
             for part in &rim {
-                // The same start among all cells, of which ghosts are the first, is one cell before it among the owned ones.
-                let around = Block { start: part.start, len: part.len.map(|len| len + 2) };
-                step(around.of(&padded.view()), part.of_mut(&mut owned.view_mut()));
+                step(board.around(part).of(&padded.view()), part.of_mut(&mut owned.view_mut()));
             }
         }
         std::mem::swap(&mut board, &mut next);

@@ -129,8 +129,7 @@ impl<'a> Laplacian<'a> {
         let field = Field::new(comm, blocks, Layout::ghosts(1))?;
         let mut halo = Halo::of(comm).field(&field).commit()?;
         halo.verify(comm)?;
-        let inner = field.interior();
-        let rim = Block::at_origin(field.block().len).without(&inner);
+        let (inner, rim) = (field.interior(), field.rim());
         Ok(Self { comm, field, halo, diagonal, inner, rim, ghosts: Span::default() })
     }
 
@@ -145,9 +144,7 @@ impl<'a> Laplacian<'a> {
         self.ghosts += computed.elapsed();
         let padded = arrived.padded(&self.field)?;
         for part in &self.rim {
-            // The same start among all sites, of which ghosts are the first, is one site before it among the owned ones.
-            let around = Block { start: part.start, len: part.len.map(|len| len + 2) };
-            apply(around.of(&padded.view()), part.of_mut(result), self.diagonal);
+            apply(self.field.around(part).of(&padded.view()), part.of_mut(result), self.diagonal);
         }
         Ok(())
     }

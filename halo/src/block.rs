@@ -88,3 +88,27 @@ impl<const N: usize> Block<N> {
         pieces
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fastrand::Rng;
+    use ndarray::Array3;
+
+    #[test]
+    fn what_is_left_of_a_box_is_each_point_outside_the_inner_one_once() {
+        let mut random = Rng::with_seed(4);
+        for _ in 0..2000 {
+            let len: [usize; 3] = std::array::from_fn(|_| random.usize(..6));
+            let whole = Block::at_origin(len);
+            let inner = whole.shrunk(std::array::from_fn(|_| (random.usize(..4), random.usize(..4))));
+            let mut times = Array3::<u32>::zeros(len);
+            let pieces = whole.without(&inner);
+            assert!(pieces.iter().all(|piece| !piece.is_empty()) && pieces.len() <= 6);
+            for piece in pieces.iter().chain(Some(&inner)) {
+                piece.of_mut(&mut times).mapv_inplace(|times| times + 1);
+            }
+            assert!(times.iter().all(|&times| times == 1), "{whole:?} without {inner:?}: {pieces:?}");
+        }
+    }
+}

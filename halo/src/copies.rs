@@ -1,19 +1,22 @@
-//! Ghosts that a rank fills itself, from its own points or from what came packed.
+//! Boxes that a rank copies itself in every epoch: to its ghosts, from its own points or from what came packed; and to where they are put from.
 //! Owns the copying of areas, whatever the type of their elements; knows no plan.
 
 use crate::block::Block;
 use crate::field::Parts;
 use crate::geometry::row_major;
-use rma::{Area, Pod, Result, RmaWindow};
+use rma::{Area, Pod, ReadArea, Result, RmaWindow, WriteArea};
 use rma_algorithms::{Arrived, Exchange, Flight, Open};
 
 /// One copy or two that are made in every epoch.
-pub(crate) trait GhostCopy {
+pub(crate) trait BoxCopy {
     /// Has an exchange close the ghosts to all but this copy.
     fn add_to<'c>(&'c self, exchange: Exchange<Open<'c>>) -> Exchange<Open<'c>>;
 
     /// Refused while the program writes what is to be copied.
     fn check(&self) -> Result<()>;
+
+    /// Own points to where they are put from, before the start.
+    fn gather(&self) -> Result<()>;
 
     /// From own points, while others' are on their way.
     fn wrap(&self, flight: &Flight<'_>) -> Result<()>;
@@ -22,11 +25,19 @@ pub(crate) trait GhostCopy {
     fn unpack(&self, arrived: &Arrived<'_>) -> Result<()>;
 }
 
-/// Where ghosts come from: a box of the same field, or where they land packed.
+/// One side of a copy: a box of the field, or a packed box in another window, from so many bytes on.
 #[derive(Clone, Copy)]
-pub(crate) enum Origin<'a, const N: usize> {
-    Own(Block<N>),
-    Landed(&'a RmaWindow, usize),
+pub(crate) enum Side<'a, const N: usize> {
+    Field(Block<N>),
+    Packed(&'a RmaWindow, usize),
+}
+
+/// A copy of a box of so many points.
+#[derive(Clone, Copy)]
+pub(crate) struct CopyPlan<'a, const N: usize> {
+    pub(crate) len: [usize; N],
+    pub(crate) from: Side<'a, N>,
+    pub(crate) to: Side<'a, N>,
 }
 
 struct AreaCopy<T, const N: usize> {
@@ -38,22 +49,22 @@ struct AreaCopy<T, const N: usize> {
 }
 
 impl<T: Pod, const N: usize> Parts<T, N> {
-    /// Copies to ghosts, one or two of the same shape.
-    pub(crate) fn ghost_copy(&self, copies: &[(Origin<'_, N>, Block<N>)]) -> Result<Box<dyn GhostCopy>> {
+    /// Copies of boxes, one or two of the same shape.
+    pub(crate) fn copies(&self, plans: &[CopyPlan<'_, N>]) -> Result<Box<dyn BoxCopy>> {
         let mut last: Option<Box<AreaCopy<T, N>>> = None;
-        for (origin, to) in copies.iter().rev() {
-            let from = match *origin {
-                Origin::Own(block) => self.area(&block)?,
-                Origin::Landed(landing, offset_bytes) => landing.area(offset_bytes, to.len, row_major(to.len))?,
+        for plan in plans.iter().rev() {
+            let area = |side| match side {
+                Side::Field(block) => self.area(&block),
+                Side::Packed(window, offset_bytes) => window.area(offset_bytes, plan.len, row_major(plan.len)),
             };
-            last = Some(Box::new(AreaCopy { from, to: self.area(to)?, twin: last.take() }));
+            last = Some(Box::new(AreaCopy { from: area(plan.from)?, to: area(plan.to)?, twin: last.take() }));
         }
         let Some(first) = last else { unreachable!("bug: a copy of nothing") };
         Ok(first)
     }
 }
 
-impl<T: Pod, const N: usize> GhostCopy for AreaCopy<T, N> {
+impl<T: Pod, const N: usize> BoxCopy for AreaCopy<T, N> {
     fn add_to<'c>(&'c self, exchange: Exchange<Open<'c>>) -> Exchange<Open<'c>> {
         let exchange = exchange.filled(&self.to);
         match &self.twin {
@@ -67,20 +78,28 @@ impl<T: Pod, const N: usize> GhostCopy for AreaCopy<T, N> {
         self.twin.as_ref().map_or(Ok(()), |twin| twin.check())
     }
 
+    fn gather(&self) -> Result<()> {
+        self.run(|from| from.read(), |to| to.write())
+    }
+
     fn wrap(&self, flight: &Flight<'_>) -> Result<()> {
-        let (mut to, from) = (flight.write_area(&self.to)?, self.from.read()?);
-        let Some(twin) = &self.twin else { return to.copy_from(&from) };
-        let (mut twin_to, twin_from) = (flight.write_area(&twin.to)?, twin.from.read()?);
-        (0..self.to.shape()[0]).try_for_each(|plane| {
-            to.copy_plane_from(&from, plane)?;
-            twin_to.copy_plane_from(&twin_from, plane)
-        })
+        self.run(|from| from.read(), |to| flight.write_area(to))
     }
 
     fn unpack(&self, arrived: &Arrived<'_>) -> Result<()> {
-        let (mut to, from) = (arrived.write_area(&self.to)?, arrived.read_area(&self.from)?);
+        self.run(|from| arrived.read_area(from), |to| arrived.write_area(to))
+    }
+}
+
+impl<T: Pod, const N: usize> AreaCopy<T, N> {
+    fn run<'a>(
+        &'a self,
+        read: impl Fn(&'a Area<T, N>) -> Result<ReadArea<'a, T, N>>,
+        write: impl Fn(&'a Area<T, N>) -> Result<WriteArea<'a, T, N>>,
+    ) -> Result<()> {
+        let (from, mut to) = (read(&self.from)?, write(&self.to)?);
         let Some(twin) = &self.twin else { return to.copy_from(&from) };
-        let (mut twin_to, twin_from) = (arrived.write_area(&twin.to)?, arrived.read_area(&twin.from)?);
+        let (twin_from, mut twin_to) = (read(&twin.from)?, write(&twin.to)?);
         (0..self.to.shape()[0]).try_for_each(|plane| {
             to.copy_plane_from(&from, plane)?;
             twin_to.copy_plane_from(&twin_from, plane)

@@ -15,6 +15,7 @@ pub(crate) fn outline<const N: usize>(outline: &Outline<'_, N>, rank: Rank, plan
             let bytes = send.points * outline.fields[send.field].element_bytes;
             let block = send.puts.first().map_or(0, |put| put.block);
             let way = match send.is_packed {
+                _ if send.gather.is_some() => "gathered here, sent in one piece and spread by the receiver".to_owned(),
                 _ if send.puts.len() == 1 && send.puts[0].count == 1 => "in one piece".to_owned(),
                 true => format!("in pieces of {block} bytes, which land packed and are spread by the receiver"),
                 false => format!("in pieces of {block} bytes, each straight to its place"),

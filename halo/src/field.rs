@@ -87,10 +87,15 @@ impl<T: Pod, const N: usize> Field<T, N> {
     }
 
     /// The owned points that no neighbor wants, by their place among the owned ones: what needs no ghost, and may be written in place while
-    /// an exchange is in flight.
+    /// an exchange is in flight. Empty where a block is too narrow.
     pub fn interior(&self) -> Block<N> {
         let owned = Block::at_origin(self.parts.local.owned_len);
         owned.shrunk(self.parts.layout.ghosts.map(|(before, behind)| (behind, before)))
+    }
+
+    /// The owned points around the [`interior`](Self::interior), in boxes of which no two share a point: what is computed after the `wait`.
+    pub fn rim(&self) -> Vec<Block<N>> {
+        Block::at_origin(self.parts.local.owned_len).without(&self.interior())
     }
 
     /// A box of owned points with as many points around it as there are ghosts, by their place among all points, of which the first is a ghost:

@@ -2,12 +2,12 @@
 //! Owns the queues and the copies around them; what goes where is in `plan`.
 
 use crate::agreement::agree;
-use crate::copies::{GhostCopy, Origin};
+use crate::copies::{BoxCopy, CopyPlan, Side};
 use crate::decomposition::{Decomposition, Direction};
+use crate::explain;
 use crate::field::{Field, Parts, describe};
 use crate::plan::{FieldPlan, Mode, Outline, Packing, Phase};
 use crate::verify::Saved;
-use crate::{Block, explain};
 use ndarray::{Dim, Dimension};
 use rma::{Area, Comm, Error, MsgHandle, Pod, Rank, ReadArea, Result, RmaWindow, WriteArea};
 use rma_algorithms::{Cut, Exchange, Flight, Ready};
@@ -20,7 +20,7 @@ pub(crate) trait AnyField<const N: usize> {
     fn plan(&self) -> FieldPlan<N>;
     fn decomposition(&self) -> &Decomposition<N>;
     fn window(&self) -> &RmaWindow;
-    fn ghost_copy(&self, copies: &[(Origin<'_, N>, Block<N>)]) -> Result<Box<dyn GhostCopy>>;
+    fn copies(&self, plans: &[CopyPlan<'_, N>]) -> Result<Box<dyn BoxCopy>>;
     fn mark(&self, arrived: &Arrived<'_>, number: usize, rank: Rank) -> Result<Saved>;
     fn check(&self, arrived: &Arrived<'_>, number: usize, rank: Rank, mode: Mode, saved: &Saved) -> Result<()>;
 }
@@ -41,8 +41,8 @@ where
         &self.window
     }
 
-    fn ghost_copy(&self, copies: &[(Origin<'_, N>, Block<N>)]) -> Result<Box<dyn GhostCopy>> {
-        Parts::ghost_copy(self, copies)
+    fn copies(&self, plans: &[CopyPlan<'_, N>]) -> Result<Box<dyn BoxCopy>> {
+        Parts::copies(self, plans)
     }
 
     fn mark(&self, arrived: &Arrived<'_>, number: usize, rank: Rank) -> Result<Saved> {
@@ -95,8 +95,9 @@ impl fmt::Debug for InFlight<'_> {
 /// A phase, ready to be started.
 struct Committed {
     exchange: Exchange<Ready>,
-    wraps: Vec<Box<dyn GhostCopy>>,
-    landings: Vec<Box<dyn GhostCopy>>,
+    gathers: Vec<Box<dyn BoxCopy>>,
+    wraps: Vec<Box<dyn BoxCopy>>,
+    landings: Vec<Box<dyn BoxCopy>>,
 }
 
 /// An exchange under way. Dropping it without `wait` makes the exchange unusable.
@@ -109,7 +110,7 @@ pub struct InFlight<'h> {
 
 struct Flying<'h> {
     flight: Flight<'h>,
-    landings: &'h [Box<dyn GhostCopy>],
+    landings: &'h [Box<dyn BoxCopy>],
 }
 
 /// An exchange that is complete: ghosts may be read until this is dropped.
@@ -209,11 +210,13 @@ impl<const N: usize> HaloBuilder<'_, N> {
         let checked = self.check();
         let outline = agree(self.comm, "halo", checked, |fields| self.describe(fields))?;
         let Some(decomposition) = self.fields.first().map(|field| field.decomposition()) else { unreachable!("bug: no field") };
-        let outline = Outline { decomposition, fields: &outline, mode: self.mode, packing: self.packing };
+        let (mode, packing, gathers_freely) = (self.mode, self.packing, self.comm.caps().gathers_freely);
+        let outline = Outline { decomposition, fields: &outline, mode, packing, gathers_freely };
         let plan = outline.plan(self.comm.rank());
-        let landing = self.comm.window_alloc(plan.landing_bytes)?;
+        let (landing, outbox) = (self.comm.window_alloc(plan.landing_bytes)?, self.comm.window_alloc(plan.outbox_bytes)?);
         let at_start = self.expose_at_start || plan.phases.len() > 1;
-        let phases = plan.phases.iter().map(|phase| self.commit_phase(phase, &landing, at_start)).collect::<Result<_>>()?;
+        let phases =
+            plan.phases.iter().map(|phase| self.commit_phase(phase, &landing, &outbox, at_start)).collect::<Result<_>>()?;
         let outline = explain::outline(&outline, self.comm.rank(), &plan);
         Ok(Halo { phases, mode: self.mode, outline, fields: self.fields })
     }
@@ -240,11 +243,12 @@ impl<const N: usize> HaloBuilder<'_, N> {
         lines
     }
 
-    fn commit_phase(&self, phase: &Phase<N>, landing: &RmaWindow, at_start: bool) -> Result<Committed> {
+    fn commit_phase(&self, phase: &Phase<N>, landing: &RmaWindow, outbox: &RmaWindow, at_start: bool) -> Result<Committed> {
         let mut messages: Vec<(Direction<N>, Vec<MsgHandle>)> = Vec::new();
         for send in &phase.sends {
-            let source = self.fields[send.field].window();
-            let target = if send.is_packed { landing } else { source };
+            let field = self.fields[send.field].window();
+            let (source, target) =
+                (if send.gather.is_some() { outbox } else { field }, if send.is_packed { landing } else { field });
             let puts = send.puts.iter().map(|put| {
                 let message = self.comm.declare_write(target, put.to, source, put.from, put.block, send.to_rank)?;
                 message.blocks(put.count, put.from_stride, put.to_stride)
@@ -255,10 +259,21 @@ impl<const N: usize> HaloBuilder<'_, N> {
                 _ => messages.push((send.direction, puts)),
             }
         }
-        let wraps = phase.wraps.iter().map(|wrap| (wrap.field, Origin::Own(wrap.from), wrap.to));
-        let landings =
-            phase.landings.iter().map(|landed| (landed.field, Origin::Landed(landing, landed.offset_bytes), landed.ghost));
-        let (wraps, landings) = (self.ghost_copies(wraps.collect())?, self.ghost_copies(landings.collect())?);
+        let gathers = phase.sends.iter().filter_map(|send| {
+            let (from, offset_bytes) = send.gather?;
+            let (len, from, to) = (from.len, Side::Field(from), Side::Packed(outbox, offset_bytes));
+            Some((send.field, CopyPlan { len, from, to }))
+        });
+        let wraps = phase.wraps.iter().map(|wrap| {
+            let (len, from, to) = (wrap.to.len, Side::Field(wrap.from), Side::Field(wrap.to));
+            (wrap.field, CopyPlan { len, from, to })
+        });
+        let landings = phase.landings.iter().map(|landed| {
+            let (len, from, to) = (landed.ghost.len, Side::Packed(landing, landed.offset_bytes), Side::Field(landed.ghost));
+            (landed.field, CopyPlan { len, from, to })
+        });
+        let (gathers, wraps, landings) =
+            (self.copies(gathers.collect())?, self.copies(wraps.collect())?, self.copies(landings.collect())?);
 
         let mut exchange = Exchange::new(self.comm, landing).cut(self.cut);
         for field in &self.fields {
@@ -279,18 +294,18 @@ impl<const N: usize> HaloBuilder<'_, N> {
         if let Some(timeout) = self.timeout {
             exchange = exchange.timeout(timeout);
         }
-        Ok(Committed { exchange: exchange.commit()?, wraps, landings })
+        Ok(Committed { exchange: exchange.commit()?, gathers, wraps, landings })
     }
 }
 
 impl<const N: usize> HaloBuilder<'_, N> {
-    /// Copies to the ghosts of fields, two of one shape together where there are.
-    fn ghost_copies(&self, mut all: Vec<(usize, Origin<'_, N>, Block<N>)>) -> Result<Vec<Box<dyn GhostCopy>>> {
+    /// Copies of boxes of fields, two of one shape together where there are.
+    fn copies(&self, mut plans: Vec<(usize, CopyPlan<'_, N>)>) -> Result<Vec<Box<dyn BoxCopy>>> {
         let mut copies = Vec::new();
-        while let Some((field, origin, to)) = all.pop() {
-            let twin = all.iter().position(|(other, _, ghost)| (*other, ghost.len) == (field, to.len)).map(|at| all.remove(at));
-            let together: Vec<_> = std::iter::once((origin, to)).chain(twin.map(|(_, origin, to)| (origin, to))).collect();
-            copies.push(self.fields[field].ghost_copy(&together)?);
+        while let Some((field, plan)) = plans.pop() {
+            let twin = plans.iter().position(|(other, twin)| (*other, twin.len) == (field, plan.len)).map(|at| plans.remove(at).1);
+            let together: Vec<_> = std::iter::once(plan).chain(twin).collect();
+            copies.push(self.fields[field].copies(&together)?);
         }
         Ok(copies)
     }
@@ -304,6 +319,7 @@ impl Committed {
     fn start(&mut self) -> Result<Flying<'_>> {
         // Before the start, as it cannot be taken back: without a neighbor the queue itself reads nothing.
         self.wraps.iter().try_for_each(|wrap| wrap.check())?;
+        self.gathers.iter().try_for_each(|gather| gather.gather())?;
         let flight = self.exchange.start()?;
         self.wraps.iter().try_for_each(|wrap| wrap.wrap(&flight))?;
         Ok(Flying { flight, landings: &self.landings })

@@ -36,13 +36,23 @@ pub(crate) fn stands_for<const N: usize>(
     (ghost_dimensions <= 1 || mode != Mode::Faces).then_some(point)
 }
 
-/// A value that no other point of any field has, as far as the bytes of an element can tell; and another for where no point is put.
-fn mark<T: Pod, const N: usize>(field: usize, point: Option<[usize; N]>) -> T {
+/// Where a mark says that it belongs: a global point, or a place of a rank where no point is ever put.
+#[derive(Clone, Copy)]
+enum Belongs<const N: usize> {
+    Point([usize; N]),
+    Place(Rank, [usize; N]),
+}
+
+/// A value that no other point or place of any field has, as far as the bytes of an element can tell.
+fn mark<T: Pod, const N: usize>(field: usize, belongs: Belongs<N>) -> T {
     let mut element = T::zeroed();
     // Scattered by multiplications, so that neighbors differ in the high bytes, of which small elements have a few.
-    let number = point.map_or(0, |point| {
-        point.iter().fold(field as u64 + 1, |number, &at| number.wrapping_mul(0x0100_0000_01b3).wrapping_add(at as u64 + 1))
-    });
+    let (first, at) = match belongs {
+        Belongs::Point(point) => (0, point),
+        Belongs::Place(rank, place) => (u64::from(rank.0) + 1, place),
+    };
+    let numbers = [first, field as u64].into_iter().chain(at.map(|at| at as u64));
+    let number = numbers.fold(0, |number: u64, next| number.wrapping_mul(0x0100_0000_01b3).wrapping_add(next + 1));
     let scattered = (number ^ number >> 29).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     for (place, byte) in bytes_of_mut(&mut element).iter_mut().enumerate() {
         *byte = (scattered >> (56 - 8 * (place % 8))) as u8;
@@ -63,7 +73,7 @@ where
             let at = array_of::<N>(at);
             let is_owned = (0..N).all(|d| owned.range(d).contains(&at[d]));
             let point = is_owned.then(|| stands_for(&self.decomposition, &self.layout, Mode::Faces, rank, at)).flatten();
-            *element = mark(number, point);
+            *element = mark(number, point.map_or(Belongs::Place(rank, at), Belongs::Point));
         }
         Ok(Box::new(saved))
     }
@@ -75,7 +85,8 @@ where
         for (at, element) in area.view().indexed_iter() {
             let at = array_of::<N>(at);
             let point = stands_for(&self.decomposition, &self.layout, mode, rank, at);
-            if bytes_of(element) != bytes_of(&mark::<T, N>(number, point)) {
+            let expected = point.map_or(Belongs::Place(rank, at), Belongs::Point);
+            if bytes_of(element) != bytes_of(&mark::<T, N>(number, expected)) {
                 wrong += 1;
                 first = first.or(Some((at, point)));
             }

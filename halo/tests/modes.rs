@@ -133,3 +133,21 @@ fn gathered_fields_have_every_point_at_its_place() {
         }
     }
 }
+
+#[test]
+fn a_start_while_points_to_be_copied_are_written_is_refused_and_harms_nothing() {
+    for (ranks, packing) in [(1, Packing::Auto), (2, Packing::Always)] {
+        Comm::threads(ranks, |comm| {
+            let decomposition = Decomposition::new([6, 8], comm.size()).unwrap().periodic([true; 2]);
+            let field = Field::<u32, 2>::new(&comm, &decomposition, Layout::ghosts(1)).unwrap();
+            let mut halo = Halo::of(&comm).field(&field).packing(packing).commit().unwrap();
+            for _ in 0..2 {
+                let held = field.owned_mut().unwrap();
+                assert!(halo.start().unwrap_err().to_string().contains("a write lease"));
+                drop(held);
+                halo.verify(&comm).unwrap();
+            }
+        })
+        .unwrap();
+    }
+}

@@ -54,6 +54,7 @@ impl MpiBackend {
         let (communicator, turn) = meeting::communicator_of(boot, hosts, deadline)?;
         let crowded = hosts.crowded();
         let mut caps = Caps::new(NAME, config.rails.unwrap_or(1));
+        caps.gathers_freely = false;
         caps.polls_per_look = if crowded { POLLS_WHEN_CROWDED } else { POLLS_WITH_A_CORE_EACH };
         let shared = Rc::new(Shared {
             rank: boot.rank(),

@@ -34,7 +34,8 @@ impl Provider for Baseline {
 
     fn open(&self, boot: &Arc<dyn Bootstrap>, hosts: &Hosts, config: &Config, deadline: Deadline) -> Result<Rc<dyn Backend>> {
         let (communicator, turn) = meeting::communicator_of(&**boot, hosts, deadline)?;
-        let caps = Caps::new(TWO_SIDED, config.rails.unwrap_or(1));
+        let mut caps = Caps::new(TWO_SIDED, config.rails.unwrap_or(1));
+        caps.gathers_freely = false;
         let here = (0..boot.size()).map(Rank).filter(|&rank| hosts.is_here(rank)).collect();
         let shared = Rc::new(Shared {
             rank: boot.rank(),

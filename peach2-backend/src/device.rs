@@ -54,6 +54,8 @@ impl Peach2Backend {
         let handles = (0..).map(Rank).zip(&handles).map(|(rank, bytes)| Handle::read(rank, bytes)).collect::<Result<_>>()?;
         let mut caps = Caps::new(NAME, channels);
         caps.rails_work_in_parallel = true;
+        // Every descriptor takes a start of its own.
+        caps.gathers_freely = false;
         caps.polls_per_look = space.patience().polls_per_look();
         caps.max_chain_puts = MAX_CHAIN_PUTS;
         caps.virtual_time = true;

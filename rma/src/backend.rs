@@ -41,8 +41,9 @@ pub struct Caps {
     /// Whether rails are devices that work at the same time, so that puts which leave the choice open are spread over them.
     /// Otherwise such puts go to rail 0, which saves notifications.
     pub rails_work_in_parallel: bool,
-    /// Whether puts with gaps go out as they are; if not the backend packs.
-    pub native_strides: bool,
+    /// Whether puts that gather many short blocks into one range of the target take no longer than copying the blocks: the processor does so
+    /// anyway, or the backend packs them and sends one piece. If not, it may be better to pack them before the start.
+    pub gathers_freely: bool,
     /// How many times a wait polls before it looks at the clock.
     pub polls_per_look: u32,
     /// The largest window of one rank.
@@ -60,7 +61,7 @@ impl Caps {
             name,
             rails,
             rails_work_in_parallel: false,
-            native_strides: true,
+            gathers_freely: true,
             polls_per_look: 1000,
             max_window_bytes: 1 << 46,
             max_chain_puts: 1 << 24,
