@@ -4,7 +4,7 @@
 use crate::block::Block;
 use crate::field::Parts;
 use crate::geometry::row_major;
-use rma::{Area, Pod, ReadArea, Result, RmaWindow, WriteArea};
+use rma::{Area, Pod, ReadArea, Result, RmaWindow, WriteArea, copy_in_turn};
 use rma_algorithms::{Arrived, Exchange, Flight, Open};
 
 /// One copy or two that are made in every epoch.
@@ -43,7 +43,7 @@ pub(crate) struct CopyPlan<'a, const N: usize> {
 struct AreaCopy<T, const N: usize> {
     from: Area<T, N>,
     to: Area<T, N>,
-    /// Another of the same shape, made plane by plane in turn with this one: ghosts on opposite sides, and what they come from, lie in the
+    /// Another of the same shape, made row by row in turn with this one: ghosts on opposite sides, and what they come from, lie in the
     /// same lines of the caches.
     twin: Option<Box<Self>>,
 }
@@ -100,9 +100,6 @@ impl<T: Pod, const N: usize> AreaCopy<T, N> {
         let (from, mut to) = (read(&self.from)?, write(&self.to)?);
         let Some(twin) = &self.twin else { return to.copy_from(&from) };
         let (twin_from, mut twin_to) = (read(&twin.from)?, write(&twin.to)?);
-        (0..self.to.shape()[0]).try_for_each(|plane| {
-            to.copy_plane_from(&from, plane)?;
-            twin_to.copy_plane_from(&twin_from, plane)
-        })
+        copy_in_turn((&from, &mut to), (&twin_from, &mut twin_to))
     }
 }

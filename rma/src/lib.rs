@@ -77,7 +77,7 @@ pub use message::MsgHandle;
 pub use queue::{Arrived, InFlight, Open, Ready, RmaQueue};
 pub use virtual_time::VirtualSpan;
 #[cfg(feature = "ndarray")]
-pub use window::area::{Area, ReadArea, WriteArea};
+pub use window::area::{Area, ReadArea, WriteArea, copy_in_turn};
 pub use window::claims::Exposure;
 pub use window::leases::{ReadLease, WriteLease};
 pub use window::{FreeError, RmaWindow};
