@@ -100,7 +100,9 @@ fn rma_bench(case: &Case, rma: &str, bench: &str, more: &[&str], column: &str) -
     let common = ["--backend", "verbs", "--mode", "processes", "--no-bind", "--csv", "--repeats", "1", "--bytes", &bytes];
     let devices: Vec<_> = (0..case.place.rails()).map(|rail| format!("x{{rank}}d{rail}")).collect();
     let spec = Spec::new(rma).args(["bench", bench]).args(common).args(more.iter().copied());
-    let done = spec.env("RMA_VERBS_DEVICES", devices.join(",")).run(LIMIT, Output::Kept)?;
+    // Slow rails that both ends fill hold acknowledgements up behind half a megabyte of data; a usual time-out would take them for lost.
+    let spec = spec.env("RMA_VERBS_DEVICES", devices.join(",")).env("RMA_VERBS_TIMEOUT", "20");
+    let done = spec.run(LIMIT, Output::Kept)?;
     ensure!(done.succeeded(), "rma bench {bench}: {}: {}", done.failure(), done.last_words(5));
     in_last_line(&done.stdout, column).with_context(|| format!("{column} in what rma bench printed:\n{}", done.stdout))
 }
