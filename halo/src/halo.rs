@@ -106,6 +106,8 @@ pub struct InFlight<'h> {
     /// `None` when there is nothing to exchange.
     now: Option<Flying<'h>>,
     rest: &'h mut [Committed],
+    /// Why a phase could not be completed.
+    failure: Option<String>,
 }
 
 struct Flying<'h> {
@@ -133,8 +135,10 @@ impl<const N: usize> Halo<N> {
     ///
     /// Refused, and nothing started, while the program writes what is to be sent.
     pub fn start(&mut self) -> Result<InFlight<'_>> {
-        let Some((first, rest)) = self.phases.split_first_mut() else { return Ok(InFlight { now: None, rest: &mut [] }) };
-        Ok(InFlight { now: Some(first.start()?), rest })
+        let Some((first, rest)) = self.phases.split_first_mut() else {
+            return Ok(InFlight { now: None, rest: &mut [], failure: None });
+        };
+        Ok(InFlight { now: Some(first.start()?), rest, failure: None })
     }
 
     /// Collective: proves the exchange. Marks every point of all fields with what says where it belongs, exchanges, looks at every point,
@@ -231,6 +235,10 @@ impl<const N: usize> HaloBuilder<'_, N> {
                 "fields 0 and {other} are spread over the ranks in different ways; make them of one decomposition, or use two exchanges"
             )));
         }
+        let is_again = |at: &usize| self.fields[..*at].iter().any(|field| Rc::ptr_eq(field, &self.fields[*at]));
+        if let Some(again) = (0..self.fields.len()).find(is_again) {
+            return Err(invalid(format!("field {again} is there already; add each field once")));
+        }
         Ok(self.fields.iter().map(|field| field.plan()).collect())
     }
 
@@ -296,9 +304,7 @@ impl<const N: usize> HaloBuilder<'_, N> {
         }
         Ok(Committed { exchange: exchange.commit()?, gathers, wraps, landings })
     }
-}
 
-impl<const N: usize> HaloBuilder<'_, N> {
     /// Copies of boxes of fields, two of one shape together where there are.
     fn copies(&self, mut plans: Vec<(usize, CopyPlan<'_, N>)>) -> Result<Vec<Box<dyn BoxCopy>>> {
         let mut copies = Vec::new();
@@ -337,6 +343,7 @@ impl<'h> Flying<'h> {
 impl<'h> InFlight<'h> {
     /// Looks once, and moves on what can be: whether a `wait` would return at once.
     pub fn test(&mut self) -> Result<bool> {
+        self.check()?;
         while let Some(flying) = &mut self.now {
             if !flying.flight.test()? {
                 return Ok(false);
@@ -351,22 +358,30 @@ impl<'h> InFlight<'h> {
 
     /// Waits until this rank's points have gone out and every ghost is filled. An error makes the exchange unusable.
     pub fn wait(mut self) -> Result<Arrived<'h>> {
+        self.check()?;
         while !self.rest.is_empty() {
             self.next()?;
         }
         Ok(Arrived { last: self.now.take().map(Flying::wait).transpose()? })
     }
 
-    /// Waits for a phase and starts the one behind it.
+    /// Waits for a phase and starts the one behind it. After an error there is nothing more to wait for.
     fn next(&mut self) -> Result<()> {
-        if let Some(flying) = self.now.take() {
-            drop(flying.wait()?);
-        }
-        if let Some((next, rest)) = std::mem::take(&mut self.rest).split_first_mut() {
-            self.rest = rest;
-            self.now = Some(next.start()?);
-        }
+        let (now, rest) = (self.now.take(), std::mem::take(&mut self.rest));
+        let over = now.map_or(Ok(()), |flying| flying.wait().map(drop));
+        let Some((next, rest)) = rest.split_first_mut() else { return over };
+        let started = over.and_then(|()| next.start());
+        self.failure = started.as_ref().err().map(Error::full_text);
+        (self.now, self.rest) = (Some(started?), rest);
         Ok(())
+    }
+
+    /// Nobody may take ghosts for filled because an error was overlooked.
+    fn check(&self) -> Result<()> {
+        match &self.failure {
+            None => Ok(()),
+            Some(reason) => Err(Error::Invalid { what: "exchange that failed", reason: reason.clone() }),
+        }
     }
 }
 

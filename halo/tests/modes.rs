@@ -2,7 +2,7 @@
 
 use fastrand::Rng;
 use rma::{Comm, Rank};
-use rma_halo::{Decomposition, Field, Halo, Layout, Mode, Packing};
+use rma_halo::{Block, Decomposition, Field, Halo, Layout, Mode, Packing};
 
 #[test]
 fn every_mode_fills_every_ghost_of_fields_by_chance() {
@@ -150,4 +150,39 @@ fn a_start_while_points_to_be_copied_are_written_is_refused_and_harms_nothing() 
         })
         .unwrap();
     }
+}
+
+#[test]
+fn an_error_of_a_phase_is_not_forgotten_in_the_next() {
+    Comm::threads(2, |comm| {
+        let decomposition = Decomposition::with_grid([6, 8], [1, 2]).unwrap().periodic([true; 2]);
+        let field = Field::<u32, 2>::new(&comm, &decomposition, Layout::ghosts(1)).unwrap();
+        let mut halo = Halo::of(&comm).field(&field).mode(Mode::ByDimension).commit().unwrap();
+        // Of the first owned row, which only the second phase copies, points that the first does not send.
+        let inner = field.area(Block { start: [1, 2], len: [1, 2] }).unwrap();
+        let mut flight = halo.start().unwrap();
+        let held = inner.write().unwrap();
+        let error = loop {
+            match flight.test() {
+                Ok(true) => panic!("complete although points to be copied are being written"),
+                Ok(false) => {}
+                Err(error) => break error,
+            }
+        };
+        assert!(error.to_string().contains("a write lease"), "{error}");
+        drop(held);
+        assert!(flight.wait().unwrap_err().to_string().contains("a write lease"));
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_field_that_is_added_twice_is_refused() {
+    Comm::threads(1, |comm| {
+        let decomposition = Decomposition::new([6, 8], 1).unwrap();
+        let field = Field::<u32, 2>::new(&comm, &decomposition, Layout::ghosts(1)).unwrap();
+        let refused = Halo::of(&comm).field(&field).field(&field).commit().unwrap_err();
+        assert!(refused.to_string().contains("field 1 is there already"));
+    })
+    .unwrap();
 }
