@@ -5,6 +5,7 @@
 mod bench;
 mod info;
 mod run;
+mod timeline;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -22,6 +23,7 @@ enum Subcommands {
     Run(run::RunArgs),
     Info(info::InfoArgs),
     Bench(bench::BenchArgs),
+    Timeline(timeline::TimelineArgs),
     #[command(name = run::RANK_COMMAND, hide = true)]
     Rank(run::RankArgs),
     #[command(name = run::GUARD_COMMAND, hide = true)]
@@ -40,6 +42,7 @@ fn main() -> ExitCode {
         Subcommands::Run(args) => ("rma run", run::main(args)),
         Subcommands::Info(args) => ("rma info", info::main(&args)),
         Subcommands::Bench(args) => ("rma bench", bench::main(&args)),
+        Subcommands::Timeline(args) => ("rma timeline", timeline::main(&args)),
         Subcommands::Rank(args) => ("rma run", Ok(run::become_rank(args))),
         Subcommands::Guard => ("rma run", Ok(run::become_guard())),
         Subcommands::Part => ("rma run", run::become_part()),

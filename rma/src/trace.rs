@@ -34,6 +34,8 @@ pub enum What {
     Start,
     /// From the start of an epoch until it was found complete.
     Flight,
+    /// From the first look at an epoch after its start, by a wait or a test, until it was found complete.
+    Wait,
     /// A wait gave its core away.
     Park,
     /// Credits were given to the origins.
@@ -48,6 +50,7 @@ impl What {
             Self::Commit => "commit",
             Self::Start => "start",
             Self::Flight => "flight",
+            Self::Wait => "wait",
             Self::Park => "park",
             Self::Grant => "grant",
             Self::Close => "close",
@@ -172,7 +175,7 @@ impl Backend for Traced {
     fn commit(&self, chain: Rc<Chain>, boot: &dyn Bootstrap, deadline: Deadline) -> Result<Box<dyn Committed>> {
         let (at_ns, queue) = (now_ns(), chain.queue);
         let inner = self.inner.commit(chain, boot, deadline)?;
-        let committed = TracedCommitted { inner, log: self.log.clone(), queue, epoch: Epoch(0), started_ns: None };
+        let committed = TracedCommitted { inner, log: self.log.clone(), queue, epoch: Epoch(0), started_ns: None, looked_ns: None };
         committed.note(What::Commit, at_ns, now_ns());
         Ok(Box::new(committed))
     }
@@ -189,6 +192,7 @@ struct TracedCommitted {
     epoch: Epoch,
     /// Of the epoch that is not complete yet.
     started_ns: Option<u64>,
+    looked_ns: Option<u64>,
 }
 
 impl TracedCommitted {
@@ -202,7 +206,7 @@ impl Committed for TracedCommitted {
     unsafe fn start(&mut self, epoch: Epoch) -> Result<()> {
         let at_ns = now_ns();
         self.epoch = epoch;
-        self.started_ns = Some(at_ns);
+        (self.started_ns, self.looked_ns) = (Some(at_ns), None);
         // SAFETY: the caller's promise, passed on.
         let started = unsafe { self.inner.start(epoch) };
         self.note(What::Start, at_ns, now_ns());
@@ -210,11 +214,16 @@ impl Committed for TracedCommitted {
     }
 
     fn poll(&mut self, rounds: u32) -> Result<Progress> {
+        if self.started_ns.is_some() && self.looked_ns.is_none() {
+            self.looked_ns = Some(now_ns());
+        }
         let progress = self.inner.poll(rounds)?;
         if progress == Progress::Done
             && let Some(at_ns) = self.started_ns.take()
         {
-            self.note(What::Flight, at_ns, now_ns());
+            let until_ns = now_ns();
+            self.note(What::Wait, self.looked_ns.unwrap_or(until_ns), until_ns);
+            self.note(What::Flight, at_ns, until_ns);
         }
         Ok(progress)
     }
@@ -304,7 +313,7 @@ mod tests {
         for rank in 0..3 {
             let text = std::fs::read_to_string(folder.join(format!("ring.{rank}.json"))).unwrap();
             assert!(text.starts_with('[') && text.trim_end().ends_with(']'), "{text}");
-            for (event, times) in [("commit", 1), ("start", 4), ("flight", 4), ("grant", 5), ("close", 1)] {
+            for (event, times) in [("commit", 1), ("start", 4), ("flight", 4), ("wait", 4), ("grant", 5), ("close", 1)] {
                 assert_eq!(text.matches(&format!("\"name\":\"{event}\"")).count(), times, "{event} in {text}");
             }
             for epoch in 1..=4 {
