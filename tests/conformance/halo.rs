@@ -10,23 +10,38 @@ pub fn every_mode_of_a_halo_fills_every_ghost(comm: &Comm, seed: u64) -> Result<
     let mut random = Rng::with_seed(seed);
     for mode in [Mode::Faces, Mode::Corners, Mode::ByDimension] {
         for packing in [Packing::Auto, Packing::Always, Packing::Never] {
-            let size = comm.size() as usize;
-            let cells: [usize; 3] = std::array::from_fn(|_| 2 * size + random.usize(..3));
+            let grid = grid::<3>(comm.size());
+            let cells: [usize; 3] = grid.map(|ranks| 2 * ranks as usize + random.usize(..3));
             let periodic: [bool; 3] = std::array::from_fn(|_| random.bool());
-            exchange(comm, &mut random, cells, periodic, mode, packing)
-                .with_context(|| format!("{mode:?} {packing:?} {cells:?} {periodic:?}"))?;
+            exchange(comm, &mut random, cells, grid, periodic, mode, packing)
+                .with_context(|| format!("{mode:?} {packing:?} {cells:?} over {grid:?} {periodic:?}"))?;
         }
     }
-    let cells: [usize; 4] = [2 * comm.size() as usize, 4, 2, 3];
-    exchange(comm, &mut random, cells, [true; 4], Mode::Corners, Packing::Auto).context("four dimensions")?;
+    let grid_4 = grid::<4>(comm.size());
+    let cells = grid_4.map(|ranks| 2 * ranks as usize);
+    exchange(comm, &mut random, cells, grid_4, [true; 4], Mode::Corners, Packing::Auto).context("four dimensions")?;
     let cells = [3 * comm.size() as usize];
-    exchange(comm, &mut random, cells, [true], Mode::Faces, Packing::Auto).context("one dimension")
+    exchange(comm, &mut random, cells, [comm.size()], [true], Mode::Faces, Packing::Auto).context("one dimension")
+}
+
+/// As many ranks in each dimension as comes near to each other: their number's factors, dealt out.
+fn grid<const N: usize>(mut ranks: u32) -> [u32; N] {
+    let mut grid = [1; N];
+    while ranks > 1 {
+        let factor = (2..=ranks).find(|factor| ranks.is_multiple_of(*factor)).unwrap_or(ranks);
+        if let Some(least) = grid.iter_mut().min() {
+            *least *= factor;
+        }
+        ranks /= factor;
+    }
+    grid
 }
 
 fn exchange<const N: usize>(
     comm: &Comm,
     random: &mut Rng,
     cells: [usize; N],
+    grid: [u32; N],
     periodic: [bool; N],
     mode: Mode,
     packing: Packing,
@@ -34,7 +49,7 @@ fn exchange<const N: usize>(
 where
     ndarray::Dim<[usize; N]>: ndarray::Dimension,
 {
-    let decomposition = Decomposition::new(cells, comm.size())?.periodic(periodic);
+    let decomposition = Decomposition::with_grid(cells, grid)?.periodic(periodic);
     let mut layout = || Layout::<N>::ghosts(0).widths(std::array::from_fn(|_| (random.usize(..3), random.usize(..3))));
     let real = Field::<f64, N>::new(comm, &decomposition, layout())?;
     let small = Field::<u8, N>::new(comm, &decomposition, layout().on_faces(std::array::from_fn(|d| d % 2 == 0)))?;
