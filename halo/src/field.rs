@@ -4,7 +4,7 @@
 use crate::agreement::agree;
 use crate::block::Block;
 use crate::decomposition::Decomposition;
-use crate::geometry::{Layout, Local, row_major};
+use crate::geometry::{Layout, Local};
 use crate::plan::FieldPlan;
 use ndarray::{Dim, Dimension};
 use rma::{Area, Comm, Error, Pod, Rank, ReadArea, Result, RmaWindow, WriteArea};
@@ -55,17 +55,18 @@ impl<T: Pod, const N: usize> Field<T, N> {
         let bytes = agree(comm, "field", bytes, |_| describe(decomposition, &FieldPlan::of::<T>(layout)))?;
         let local = Local::new(decomposition, &layout, comm.rank());
         let window = comm.window_alloc(bytes)?;
-        let strides = row_major(local.padded_len());
-        let area = |block: Block<N>| window.area(local.place(&block, size_of::<T>()).offset_bytes, block.len, strides);
-        let owned = local.owned();
+        let (owned, mut interior) = (local.owned(), local.interior());
+        for (start, first) in interior.start.iter_mut().zip(owned.start) {
+            *start += first;
+        }
         let parts = Parts {
             decomposition: decomposition.clone(),
             layout,
             local,
             block: decomposition.points(comm.rank(), layout.on_faces),
-            owned: area(owned)?,
-            interior: area(owned.shrunk(layout.ghosts.map(|(before, behind)| (behind, before))))?,
-            padded: area(Block::at_origin(local.padded_len()))?,
+            owned: area(&window, &local, &owned)?,
+            interior: area(&window, &local, &interior)?,
+            padded: area(&window, &local, &Block::at_origin(local.padded_len()))?,
             window,
         };
         Ok(Self { parts: Rc::new(parts) })
@@ -86,11 +87,10 @@ impl<T: Pod, const N: usize> Field<T, N> {
         self.parts.layout
     }
 
-    /// The owned points that no neighbor wants, by their place among the owned ones: what needs no ghost, and may be written in place while
-    /// an exchange is in flight. Empty where a block is too narrow.
+    /// The owned points that need no ghost, by their place among the owned ones: what is computed while an exchange is in flight. The owned
+    /// points are just what is [`around`](Self::around) it. Empty where a block is too narrow.
     pub fn interior(&self) -> Block<N> {
-        let owned = Block::at_origin(self.parts.local.owned_len);
-        owned.shrunk(self.parts.layout.ghosts.map(|(before, behind)| (behind, before)))
+        self.parts.local.interior()
     }
 
     /// The owned points around the [`interior`](Self::interior), in boxes of which no two share a point: what is computed after the `wait`.
@@ -116,7 +116,8 @@ impl<T: Pod, const N: usize> Field<T, N> {
         self.parts.owned.write()
     }
 
-    /// The [`interior`](Self::interior) points, to read and write: also while an exchange is in flight.
+    /// The [`interior`](Self::interior) points, to read and write: also while an exchange is in flight, unless it sends some of them, which
+    /// it does only where there are not as many ghosts before as behind.
     pub fn interior_mut(&self) -> Result<WriteArea<'_, T, N>> {
         self.parts.interior.write()
     }
@@ -173,9 +174,13 @@ impl<T: Pod, const N: usize> Field<T, N> {
 
 impl<T: Pod, const N: usize> Parts<T, N> {
     pub(crate) fn area(&self, block: &Block<N>) -> Result<Area<T, N>> {
-        let place = self.local.place(block, size_of::<T>());
-        self.window.area(place.offset_bytes, block.len, place.strides)
+        area(&self.window, &self.local, block)
     }
+}
+
+fn area<T: Pod, const N: usize>(window: &RmaWindow, local: &Local<N>, block: &Block<N>) -> Result<Area<T, N>> {
+    let place = local.place(block, size_of::<T>());
+    window.area(place.offset_bytes, block.len, place.strides)
 }
 
 impl<const N: usize> FieldPlan<N> {

@@ -83,6 +83,11 @@ impl<const N: usize> Local<N> {
         Block { start: self.ghosts.map(|(before, _)| before), len: self.owned_len }
     }
 
+    /// The owned points that need no ghost, by their place among the owned ones: all of these are what a stencil reads for them.
+    pub(crate) fn interior(&self) -> Block<N> {
+        Block::at_origin(self.owned_len).shrunk(self.ghosts)
+    }
+
     /// What a neighbor in this direction gets. In the dimensions without a step the owned points, and where `along` says so the ghosts
     /// before and behind them.
     pub(crate) fn source(&self, direction: Direction<N>, along: [(bool, bool); N]) -> Block<N> {
@@ -116,7 +121,8 @@ impl<const N: usize> Local<N> {
     /// Where a box of the padded points lies.
     pub(crate) fn place(&self, block: &Block<N>, element_bytes: usize) -> Place<N> {
         let strides = row_major(self.padded_len());
-        let first: usize = block.start.iter().zip(strides).map(|(at, stride)| at * stride).sum();
+        // A box without a point may begin behind the last.
+        let first = block.start.iter().zip(strides).map(|(at, stride)| at * stride).sum::<usize>() * usize::from(!block.is_empty());
         Place { offset_bytes: first * element_bytes, strides }
     }
 

@@ -186,3 +186,20 @@ fn a_field_that_is_added_twice_is_refused() {
     })
     .unwrap();
 }
+
+#[test]
+fn what_is_around_the_interior_is_owned_and_no_more() {
+    for ghosts in [(1, 1), (2, 1), (0, 3), (2, 0)] {
+        Comm::threads(2, |comm| {
+            let decomposition = Decomposition::with_grid([12, 9], [2, 1]).unwrap().periodic([true; 2]);
+            let layout = Layout::ghosts(0).widths([ghosts, (ghosts.1, ghosts.0)]);
+            let field = Field::<u32, 2>::new(&comm, &decomposition, layout).unwrap();
+            let owned = Block { start: [ghosts.0, ghosts.1], len: field.block().len };
+            assert_eq!(field.around(&field.interior()), owned, "{ghosts:?}");
+            assert_eq!(field.interior_mut().unwrap().view().shape(), field.interior().len);
+            let rim: usize = field.rim().iter().map(Block::points).sum();
+            assert_eq!(rim + field.interior().points(), field.block().points());
+        })
+        .unwrap();
+    }
+}
