@@ -199,7 +199,7 @@ pub fn an_exchange_that_is_not_agreed_upon_is_refused_on_every_rank(comm: &Comm,
         (&no_rails, &["rails of an exchange", "0 rails carry nothing"]),
         (&no_such_origin, &["origin of an exchange", "there is no"]),
         (&no_machine, &["a rail of 0 bytes a us"]),
-        (&other_cut, &["rank 0 has cut whole", "rank 1 has cut balanced", "give every rank the same"]),
+        (&other_cut, &["rank 0 is in", "with cut whole", "with cut balanced"]),
         (&other_stepping, &["stepping fenced", "stepping streamed"]),
     ];
     for (wrong, words) in wrong {

@@ -2,8 +2,9 @@
 //! Owns the messages; what comes of them is in `commit`.
 
 use super::Open;
+use super::commit::CALL;
 use crate::schedule::Schedule;
-use rma::bootstrap::Messages;
+use rma::bootstrap::{Messages, all_alike, all_or_none};
 use rma::{Bootstrap, Deadline, Error, Rank, Result};
 
 /// More rounds than this are no exchange but a mistake, of whichever rank.
@@ -13,12 +14,13 @@ const MOST_ROUNDS: u64 = 1 << 16;
 pub(super) fn agree_on_terms(open: &Open<'_>, boot: &dyn Bootstrap, deadline: Deadline) -> Result<()> {
     let rails = open.rails.unwrap_or_else(|| open.comm.rails());
     let machine = if open.machine.is_some() { "a machine given" } else { "no machine given" };
-    let terms = format!("cut {}, stepping {}, {rails} rails, {machine}", open.cut.name(), open.stepping.name());
-    let all = boot.allgather(terms.as_bytes(), deadline)?;
-    let Some(other) = all.iter().position(|terms| *terms != all[0]) else { return Ok(()) };
-    let [first, theirs] = [&all[0], &all[other]].map(|terms| String::from_utf8_lossy(terms));
-    let reason = format!("rank 0 has {first}, and {} has {theirs}; give every rank the same", Rank(other as u32));
-    Err(Error::Invalid { what: "options of an exchange", reason })
+    let terms = [
+        format!("cut {}", open.cut.name()),
+        format!("stepping {}", open.stepping.name()),
+        format!("{rails} rails"),
+        machine.to_owned(),
+    ];
+    all_alike(boot, CALL, &terms, deadline)
 }
 
 /// Collective: the largest of all ranks' values, place by place.
@@ -61,7 +63,7 @@ pub(super) fn hear_origins(schedule: &mut Schedule, open: &Open<'_>, boot: &dyn 
         Ok(())
     });
     let expected = heard.and_then(|()| check_origins(open, boot.rank(), &incoming));
-    rma::bootstrap::all_or_none(boot, super::commit::CALL, expected, deadline)
+    all_or_none(boot, CALL, expected, deadline)
 }
 
 /// That just those write here who were added as origins.

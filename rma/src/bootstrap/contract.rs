@@ -2,7 +2,7 @@
 //! Knows only the trait; a bootstrap gives a way to make a group, and lists the facts with `contract!`.
 #![allow(clippy::print_stderr)]
 
-use super::{Bootstrap, Departure, Messages, Objection};
+use super::{Bootstrap, Departure, Messages, Objection, all_alike};
 use crate::{Deadline, Error, Rank, Result};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
@@ -27,6 +27,7 @@ macro_rules! contract {
             allgather_gives_every_part_in_rank_order,
             exchange_delivers_what_a_naive_oracle_says,
             agree_picks_the_lowest_objection,
+            all_alike_names_the_first_difference_on_every_rank,
             no_rank_leaves_a_barrier_before_all_have_entered,
             different_calls_are_named_on_every_rank,
             a_missing_rank_is_named_when_the_deadline_ends,
@@ -165,6 +166,35 @@ pub(super) fn agree_picks_the_lowest_objection(make: Make) {
                 assert_eq!(boot.agree(mine, soon()).unwrap(), lowest);
             }
         });
+    }
+}
+
+pub(super) fn all_alike_names_the_first_difference_on_every_rank(make: Make) {
+    let wish =
+        |color: &str, more: &[&str]| [&["4 cells", color], more].concat().iter().map(ToString::to_string).collect::<Vec<_>>();
+    for size in SIZES {
+        for odd in [0, size / 2, size - 1] {
+            each(make(size), |boot| {
+                all_alike(boot.as_ref(), "field", &wish("red", &[]), soon()).unwrap();
+                for other in [wish("blue", &["tall"]), wish("red", &["tall"]), wish("red", &["tall", "wide"])] {
+                    let mine = if boot.rank() == Rank(odd) { other.clone() } else { wish("red", &[]) };
+                    let met = all_alike(boot.as_ref(), "field", &mine, soon());
+                    if size == 1 {
+                        return met.unwrap();
+                    }
+                    let Error::CollectiveMismatch { rank, ours, peer, theirs } = met.unwrap_err() else { panic!("another error") };
+                    assert_eq!(rank, boot.rank());
+                    let says = if other[1] == "blue" {
+                        ["field with blue", "field with red"]
+                    } else {
+                        ["field with tall", "field with nothing more"]
+                    };
+                    let (mine, others) = if rank == Rank(odd) { (says[0], says[1]) } else { (says[1], says[0]) };
+                    assert_eq!((ours.as_str(), theirs.as_str()), (mine, others));
+                    assert_eq!(rank != Rank(odd), peer == Rank(odd));
+                }
+            });
+        }
     }
 }
 
