@@ -52,6 +52,18 @@ impl Grid {
         fits.then(|| Self { extents: extents.to_vec(), periodic: periodic.to_vec() })
     }
 
+    /// The same ranks, with these dimensions closed and no others. Panics unless each dimension is named.
+    #[must_use]
+    pub fn closed(self, periodic: &[bool]) -> Self {
+        assert_eq!(periodic.len(), self.extents.len(), "as many dimensions as the grid has");
+        Self { periodic: periodic.to_vec(), ..self }
+    }
+
+    /// Which of the dimensions are closed.
+    pub fn is_periodic(&self) -> &[bool] {
+        &self.periodic
+    }
+
     /// How many ranks there are.
     pub fn size(&self) -> u32 {
         self.extents.iter().product()
@@ -108,6 +120,34 @@ impl Grid {
         let neighbor = |(dimension, side)| Some(Neighbor { dimension, side, rank: self.beside(rank, dimension, side)? });
         directions.filter_map(neighbor).collect()
     }
+}
+
+/// Every way to write `ranks` as a product of `N` factors: the grids of that many ranks.
+pub fn shapes<const N: usize>(ranks: u32) -> Vec<[u32; N]> {
+    let divisors: Vec<_> = (1..=ranks).filter(|factor| ranks.is_multiple_of(*factor)).collect();
+    let mut begun = vec![([ranks; N], ranks)];
+    for dimension in 1..N {
+        let further = |(mut shape, rest): ([u32; N], u32)| {
+            divisors.iter().filter(move |factor| rest.is_multiple_of(**factor)).map(move |factor| {
+                (shape[dimension - 1], shape[dimension]) = (*factor, rest / factor);
+                (shape, rest / factor)
+            })
+        };
+        begun = begun.into_iter().flat_map(further).collect();
+    }
+    begun.into_iter().map(|(shape, _)| shape).collect()
+}
+
+/// The grid that is nearest to a cube, its extents descending: with the least largest one, then the least second, and so on.
+///
+/// ```
+/// use rma_algorithms::grid::balanced;
+///
+/// assert_eq!((balanced(8), balanced(12), balanced(7)), ([2, 2, 2], [3, 2, 2], [7, 1, 1]));
+/// ```
+pub fn balanced<const N: usize>(ranks: u32) -> [u32; N] {
+    let descending = shapes(ranks).into_iter().filter(|shape: &[u32; N]| shape.is_sorted_by(|a, b| a >= b));
+    descending.min().unwrap_or([ranks; N])
 }
 
 #[cfg(test)]
@@ -179,5 +219,22 @@ mod tests {
         {
             assert_eq!(Grid::new(extents, periodic), None);
         }
+    }
+    #[test]
+    fn shapes_are_all_products_and_each_once() {
+        for ranks in 0..40 {
+            let all = (1..=ranks).flat_map(|a| (1..=ranks).flat_map(move |b| (1..=ranks).map(move |c| [a, b, c])));
+            let products: Vec<[u32; 3]> = all.filter(|shape| shape.iter().product::<u32>() == ranks).collect();
+            assert_eq!(shapes(ranks), products);
+        }
+        assert_eq!((shapes(6), shapes(4)), (vec![[6]], vec![[1, 4], [2, 2], [4, 1]]));
+    }
+
+    #[test]
+    fn the_balanced_grid_is_as_near_to_a_cube_as_the_ranks_allow() {
+        for (ranks, cube) in [(1, [1; 3]), (2, [2, 1, 1]), (36, [4, 3, 3]), (64, [4; 3])] {
+            assert_eq!(balanced(ranks), cube);
+        }
+        assert_eq!((balanced(5), balanced(24)), ([5], [3, 2, 2, 2]));
     }
 }

@@ -2,7 +2,8 @@
 
 use crate::block::Block;
 use rma::{Error, Rank, Result};
-use rma_algorithms::grid::{Grid, Side};
+use rma_algorithms::grid::{Grid, Side, shapes};
+use std::cmp::Reverse;
 
 /// How the cells of a global array are spread over ranks: a grid of blocks as even as can be, row-major as the ranks are, closed to a
 /// torus in the dimensions that are periodic.
@@ -19,8 +20,6 @@ use rma_algorithms::grid::{Grid, Side};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decomposition<const N: usize> {
     cells: [usize; N],
-    extents: [u32; N],
-    periodic: [bool; N],
     grid: Grid,
 }
 
@@ -33,18 +32,10 @@ impl<const N: usize> Decomposition<N> {
     ///
     /// [`Error::Invalid`] when a rank would be left without a cell.
     pub fn new(cells: [usize; N], ranks: u32) -> Result<Self> {
-        let mut best = None;
-        each_grid(ranks, &mut [1; N], 0, &mut |grid| {
-            if grid.iter().zip(cells).any(|(&extent, cells)| extent as usize > cells) {
-                return;
-            }
-            let exchanged = exchanged_cells(cells, grid);
-            if best.is_none_or(|(least, chosen)| (exchanged, std::cmp::Reverse(grid)) < (least, std::cmp::Reverse(chosen))) {
-                best = Some((exchanged, grid));
-            }
-        });
+        let fits = |grid: &[u32; N]| grid.iter().zip(cells).all(|(&extent, cells)| extent as usize <= cells);
+        let best = shapes(ranks).into_iter().filter(fits).min_by_key(|&grid| (exchanged_cells(cells, grid), Reverse(grid)));
         match best {
-            Some((_, grid)) => Self::with_grid(cells, grid),
+            Some(grid) => Self::with_grid(cells, grid),
             None => Err(invalid(format!(
                 "no grid of {ranks} ranks leaves each a cell of {cells:?}; use fewer ranks, more cells, or a grid of your own (with_grid)"
             ))),
@@ -53,7 +44,6 @@ impl<const N: usize> Decomposition<N> {
 
     /// Over the grid of ranks that is given.
     pub fn with_grid(cells: [usize; N], grid: [u32; N]) -> Result<Self> {
-        let periodic = [false; N];
         if !(1..=4).contains(&N) {
             return Err(invalid(format!("arrays have 1 to 4 dimensions, not {N}")));
         }
@@ -67,18 +57,15 @@ impl<const N: usize> Decomposition<N> {
         if bytes.is_none() {
             return Err(invalid(format!("{cells:?} cells are more than there can be; use smaller ones")));
         }
-        let whole = Grid::new(&grid, &periodic);
-        let grid_of =
-            whole.ok_or_else(|| invalid(format!("{grid:?} is no grid of ranks; use one rank or more in every dimension")))?;
-        Ok(Self { cells, extents: grid, periodic, grid: grid_of })
+        match Grid::new(&grid, &[false; N]) {
+            Some(grid) => Ok(Self { cells, grid }),
+            None => Err(invalid(format!("{grid:?} is no grid of ranks; use one rank or more in every dimension"))),
+        }
     }
 
     /// Which dimensions are closed: behind the last cell comes the first again.
-    pub fn periodic(mut self, periodic: [bool; N]) -> Self {
-        if let Some(grid) = Grid::new(&self.extents, &periodic) {
-            (self.periodic, self.grid) = (periodic, grid);
-        }
-        self
+    pub fn periodic(self, periodic: [bool; N]) -> Self {
+        Self { grid: self.grid.closed(&periodic), ..self }
     }
 
     /// How many cells there are in each dimension.
@@ -88,7 +75,7 @@ impl<const N: usize> Decomposition<N> {
 
     /// How many ranks there are in each dimension.
     pub fn grid(&self) -> [u32; N] {
-        self.extents
+        std::array::from_fn(|d| self.grid.extents()[d])
     }
 
     /// How many ranks there are.
@@ -98,7 +85,7 @@ impl<const N: usize> Decomposition<N> {
 
     /// Which dimensions are closed.
     pub fn is_periodic(&self) -> [bool; N] {
-        self.periodic
+        std::array::from_fn(|d| self.grid.is_periodic()[d])
     }
 
     /// The cells of a rank. Panics when there is no such rank.
@@ -115,16 +102,17 @@ impl<const N: usize> Decomposition<N> {
 
     /// How many points a field has in each dimension: one more than cells where it lies on the faces of an open one.
     pub(crate) fn global_points(&self, on_faces: [bool; N]) -> [usize; N] {
-        std::array::from_fn(|d| self.cells[d] + usize::from(on_faces[d] && !self.periodic[d]))
+        let periodic = self.is_periodic();
+        std::array::from_fn(|d| self.cells[d] + usize::from(on_faces[d] && !periodic[d]))
     }
 
     /// The points that a rank has of a field: those of its cells, and behind the last cell of an open dimension the one more.
     pub(crate) fn points(&self, rank: Rank, on_faces: [bool; N]) -> Block<N> {
-        let at = self.coordinates(rank);
-        let bound = |d: usize, at: u32| (self.cells[d] as u128 * u128::from(at) / u128::from(self.extents[d])) as usize;
+        let (at, grid) = (self.coordinates(rank), self.grid());
+        let bound = |d: usize, at: u32| (self.cells[d] as u128 * u128::from(at) / u128::from(grid[d])) as usize;
         let start = std::array::from_fn(|d| bound(d, at[d]));
         let global = self.global_points(on_faces);
-        let end = |d: usize| if at[d] + 1 == self.extents[d] { global[d] } else { bound(d, at[d] + 1) };
+        let end = |d: usize| if at[d] + 1 == grid[d] { global[d] } else { bound(d, at[d] + 1) };
         Block { start, len: std::array::from_fn(|d| end(d) - start[d]) }
     }
 
@@ -138,21 +126,6 @@ impl<const N: usize> Decomposition<N> {
 
 fn invalid(reason: String) -> Error {
     Error::Invalid { what: "decomposition", reason }
-}
-
-/// Calls for every way to write `ranks` as a product over the dimensions from `dimension` on.
-fn each_grid<const N: usize>(ranks: u32, grid: &mut [u32; N], dimension: usize, found: &mut impl FnMut([u32; N])) {
-    if dimension + 1 >= N {
-        if let Some(last) = grid.last_mut() {
-            *last = ranks;
-            found(*grid);
-        }
-        return;
-    }
-    for extent in (1..=ranks).filter(|extent| ranks.is_multiple_of(*extent)) {
-        grid[dimension] = extent;
-        each_grid(ranks / extent, grid, dimension + 1, found);
-    }
 }
 
 /// The cells of all faces at which blocks meet.

@@ -3,6 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use fastrand::Rng;
 use rma::Comm;
+use rma_algorithms::grid::balanced;
 use rma_halo::{Decomposition, Field, Halo, Layout, Mode, Packing};
 
 /// Fields of different elements, widths and staggers in one exchange, in every mode, with and without packing: each proves itself.
@@ -10,31 +11,18 @@ pub fn every_mode_of_a_halo_fills_every_ghost(comm: &Comm, seed: u64) -> Result<
     let mut random = Rng::with_seed(seed);
     for mode in [Mode::Faces, Mode::Corners, Mode::ByDimension] {
         for packing in [Packing::Auto, Packing::Always, Packing::Never] {
-            let grid = grid::<3>(comm.size());
+            let grid = balanced::<3>(comm.size());
             let cells: [usize; 3] = grid.map(|ranks| 2 * ranks as usize + random.usize(..3));
             let periodic: [bool; 3] = std::array::from_fn(|_| random.bool());
             exchange(comm, &mut random, cells, grid, periodic, mode, packing)
                 .with_context(|| format!("{mode:?} {packing:?} {cells:?} over {grid:?} {periodic:?}"))?;
         }
     }
-    let grid_4 = grid::<4>(comm.size());
+    let grid_4 = balanced::<4>(comm.size());
     let cells = grid_4.map(|ranks| 2 * ranks as usize);
     exchange(comm, &mut random, cells, grid_4, [true; 4], Mode::Corners, Packing::Auto).context("four dimensions")?;
     let cells = [3 * comm.size() as usize];
     exchange(comm, &mut random, cells, [comm.size()], [true], Mode::Faces, Packing::Auto).context("one dimension")
-}
-
-/// As many ranks in each dimension as comes near to each other: their number's factors, dealt out.
-fn grid<const N: usize>(mut ranks: u32) -> [u32; N] {
-    let mut grid = [1; N];
-    while ranks > 1 {
-        let factor = (2..=ranks).find(|factor| ranks.is_multiple_of(*factor)).unwrap_or(ranks);
-        if let Some(least) = grid.iter_mut().min() {
-            *least *= factor;
-        }
-        ranks /= factor;
-    }
-    grid
 }
 
 fn exchange<const N: usize>(

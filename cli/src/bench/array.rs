@@ -1,11 +1,11 @@
 //! Ghosts of a cube of f64 on every rank, exchanged by the halo library.
 
 use super::ArrayOptions;
-use super::halo::balanced_dimensions;
 use super::measure::{Times, measure};
 use super::report::Report;
 use anyhow::Result;
 use rma::Comm;
+use rma_algorithms::grid::balanced;
 use rma_halo::{Decomposition, Field, Halo, Layout, Mode, Packing};
 
 const FACES: u32 = 6;
@@ -20,7 +20,7 @@ pub(super) fn run(comm: &Comm, options: &ArrayOptions) -> Result<()> {
 }
 
 fn exchange(comm: &Comm, options: &ArrayOptions, cells: usize) -> Result<Times> {
-    let grid = balanced_dimensions(comm.size());
+    let grid = balanced(comm.size());
     let decomposition = Decomposition::with_grid(grid.map(|ranks| ranks as usize * cells), grid)?.periodic([true; 3]);
     let field = Field::<f64, 3>::new(comm, &decomposition, Layout::ghosts(options.width.into()))?;
     let mut halo = Halo::of(comm).field(&field).mode(options.ghosts).packing(options.packing);
