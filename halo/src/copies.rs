@@ -41,41 +41,38 @@ pub(crate) struct CopyPlan<'a, const N: usize> {
 }
 
 struct AreaCopy<T, const N: usize> {
+    first: Sides<T, N>,
+    /// Another of the same shape, made row by row in turn with the first: ghosts on opposite sides, and what they come from, lie in the
+    /// same lines of the caches.
+    twin: Option<Sides<T, N>>,
+}
+
+struct Sides<T, const N: usize> {
     from: Area<T, N>,
     to: Area<T, N>,
-    /// Another of the same shape, made row by row in turn with this one: ghosts on opposite sides, and what they come from, lie in the
-    /// same lines of the caches.
-    twin: Option<Box<Self>>,
 }
 
 impl<T: Pod, const N: usize> Parts<T, N> {
-    /// Copies of boxes, one or two of the same shape.
-    pub(crate) fn copies(&self, plans: &[CopyPlan<'_, N>]) -> Result<Box<dyn BoxCopy>> {
-        let mut last: Option<Box<AreaCopy<T, N>>> = None;
-        for plan in plans.iter().rev() {
+    /// A copy of a box, made together with another of the same shape where there is one.
+    pub(crate) fn copy(&self, plan: CopyPlan<'_, N>, twin: Option<CopyPlan<'_, N>>) -> Result<Box<dyn BoxCopy>> {
+        let sides = |plan: CopyPlan<'_, N>| -> Result<_> {
             let area = |side| match side {
                 Side::Field(block) => self.area(&block),
                 Side::Packed(window, offset_bytes) => window.area(offset_bytes, plan.len, row_major(plan.len)),
             };
-            last = Some(Box::new(AreaCopy { from: area(plan.from)?, to: area(plan.to)?, twin: last.take() }));
-        }
-        let Some(first) = last else { unreachable!("bug: a copy of nothing") };
-        Ok(first)
+            Ok(Sides { from: area(plan.from)?, to: area(plan.to)? })
+        };
+        Ok(Box::new(AreaCopy { first: sides(plan)?, twin: twin.map(sides).transpose()? }))
     }
 }
 
 impl<T: Pod, const N: usize> BoxCopy for AreaCopy<T, N> {
     fn add_to<'c>(&'c self, exchange: Exchange<Open<'c>>) -> Exchange<Open<'c>> {
-        let exchange = exchange.filled(&self.to);
-        match &self.twin {
-            Some(twin) => twin.add_to(exchange),
-            None => exchange,
-        }
+        self.both().fold(exchange, |exchange, copy| exchange.filled(&copy.to))
     }
 
     fn check(&self) -> Result<()> {
-        self.from.read()?;
-        self.twin.as_ref().map_or(Ok(()), |twin| twin.check())
+        self.both().try_for_each(|copy| copy.from.read().map(drop))
     }
 
     fn gather(&self) -> Result<()> {
@@ -92,12 +89,16 @@ impl<T: Pod, const N: usize> BoxCopy for AreaCopy<T, N> {
 }
 
 impl<T: Pod, const N: usize> AreaCopy<T, N> {
+    fn both(&self) -> impl Iterator<Item = &Sides<T, N>> {
+        std::iter::once(&self.first).chain(&self.twin)
+    }
+
     fn run<'a>(
         &'a self,
         read: impl Fn(&'a Area<T, N>) -> Result<ReadArea<'a, T, N>>,
         write: impl Fn(&'a Area<T, N>) -> Result<WriteArea<'a, T, N>>,
     ) -> Result<()> {
-        let (from, mut to) = (read(&self.from)?, write(&self.to)?);
+        let (from, mut to) = (read(&self.first.from)?, write(&self.first.to)?);
         let Some(twin) = &self.twin else { return to.copy_from(&from) };
         let (twin_from, mut twin_to) = (read(&twin.from)?, write(&twin.to)?);
         copy_in_turn((&from, &mut to), (&twin_from, &mut twin_to))

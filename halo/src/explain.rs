@@ -14,11 +14,14 @@ pub(crate) fn outline<const N: usize>(outline: &Outline<'_, N>, rank: Rank, plan
         for send in &phase.sends {
             let bytes = send.points * outline.fields[send.field].element_bytes;
             let block = send.puts.first().map_or(0, |put| put.block);
-            let way = match send.is_packed {
-                _ if send.gather.is_some() => "gathered here, sent in one piece and spread by the receiver".to_owned(),
-                _ if send.puts.len() == 1 && send.puts[0].count == 1 => "in one piece".to_owned(),
-                true => format!("in pieces of {block} bytes, which land packed and are spread by the receiver"),
-                false => format!("in pieces of {block} bytes, each straight to its place"),
+            let way = if send.gather.is_some() {
+                "gathered here, sent in one piece and spread by the receiver".to_owned()
+            } else if send.puts.len() == 1 && send.puts[0].count == 1 {
+                "in one piece".to_owned()
+            } else if send.is_packed {
+                format!("in pieces of {block} bytes, which land packed and are spread by the receiver")
+            } else {
+                format!("in pieces of {block} bytes, each straight to its place")
             };
             let _ = write!(text, "\nfield {} {:?}: {bytes} bytes to {}, {way}", send.field, send.direction, send.to_rank);
         }

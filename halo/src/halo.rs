@@ -20,7 +20,7 @@ pub(crate) trait AnyField<const N: usize> {
     fn plan(&self) -> FieldPlan<N>;
     fn decomposition(&self) -> &Decomposition<N>;
     fn window(&self) -> &RmaWindow;
-    fn copies(&self, plans: &[CopyPlan<'_, N>]) -> Result<Box<dyn BoxCopy>>;
+    fn copy(&self, plan: CopyPlan<'_, N>, twin: Option<CopyPlan<'_, N>>) -> Result<Box<dyn BoxCopy>>;
     fn mark(&self, arrived: &Arrived<'_>, number: usize, rank: Rank) -> Result<Saved>;
     fn check(&self, arrived: &Arrived<'_>, number: usize, rank: Rank, mode: Mode, saved: &Saved) -> Result<()>;
 }
@@ -41,8 +41,8 @@ where
         &self.window
     }
 
-    fn copies(&self, plans: &[CopyPlan<'_, N>]) -> Result<Box<dyn BoxCopy>> {
-        Parts::copies(self, plans)
+    fn copy(&self, plan: CopyPlan<'_, N>, twin: Option<CopyPlan<'_, N>>) -> Result<Box<dyn BoxCopy>> {
+        Parts::copy(self, plan, twin)
     }
 
     fn mark(&self, arrived: &Arrived<'_>, number: usize, rank: Rank) -> Result<Saved> {
@@ -310,8 +310,7 @@ impl<const N: usize> HaloBuilder<'_, N> {
         let mut copies = Vec::new();
         while let Some((field, plan)) = plans.pop() {
             let twin = plans.iter().position(|(other, twin)| (*other, twin.len) == (field, plan.len)).map(|at| plans.remove(at).1);
-            let together: Vec<_> = std::iter::once(plan).chain(twin).collect();
-            copies.push(self.fields[field].copies(&together)?);
+            copies.push(self.fields[field].copy(plan, twin)?);
         }
         Ok(copies)
     }

@@ -5,7 +5,7 @@ use crate::block::Block;
 use crate::decomposition::{Decomposition, Direction};
 use crate::geometry::{Layout, Local, Place, Strided, directions, strided};
 use rma::Rank;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Which ghost points an exchange fills.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -111,54 +111,85 @@ struct Step<const N: usize> {
     filled_before: [bool; N],
 }
 
+/// A box of a field that goes out in a direction, and the ghosts that it fills there.
+struct Face<const N: usize> {
+    field: usize,
+    direction: Direction<N>,
+    neighbor: Rank,
+    source: Block<N>,
+    ghost: Block<N>,
+}
+
 impl<const N: usize> Outline<'_, N> {
     /// The part of a rank.
     pub(crate) fn plan(&self, rank: Rank) -> Plan<N> {
-        let (landings, landing_bytes) = self.landings(rank);
-        let mut outbox_bytes = 0;
         let steps = self.steps();
+        let (landings, landing_bytes) = self.landings(rank);
+        let neighbors: BTreeSet<_> =
+            steps.iter().flat_map(|step| self.neighbors(step, rank)).map(|(_, neighbor)| neighbor).collect();
+        let theirs: BTreeMap<_, _> = neighbors.into_iter().map(|neighbor| (neighbor, self.landings(neighbor).0)).collect();
+        let mut outbox_bytes = 0;
         let phases = steps.iter().zip(landings).enumerate().map(|(number, (step, landings))| {
-            let (mut phase, mut theirs) = (Phase { landings, ..Phase::default() }, Known::default());
-            for &direction in &step.directions {
-                let Some(neighbor) = self.decomposition.neighbor(rank, direction) else { continue };
-                let back = direction.map(|step| -step);
-                for (field, plan) in self.fields.iter().enumerate() {
-                    let (mine, far) = (self.local(field, rank), self.local(field, neighbor));
-                    let source = mine.source(direction, self.along(step, rank));
-                    let ghost = far.ghost(back, self.along(step, neighbor));
-                    debug_assert_eq!(source.len, ghost.len, "bug: both sides of a put differ");
-                    if !mine.ghost(direction, self.along(step, rank)).is_empty() && neighbor != rank {
-                        phase.origins.insert(neighbor);
-                    }
-                    if ghost.is_empty() {
-                        continue;
-                    }
-                    if neighbor == rank {
-                        phase.wraps.push(Wrap { field, from: source, to: ghost });
-                        continue;
-                    }
-                    let landing =
-                        theirs.of(self, neighbor, number).find(|landing| (landing.field, landing.direction) == (field, back));
-                    let to = match landing {
-                        Some(landing) => Place::packed(landing.offset_bytes, ghost.len),
-                        None => far.place(&ghost, plan.element_bytes),
-                    };
-                    let from = mine.place(&source, plan.element_bytes);
-                    let (mut puts, mut gather) = (strided(ghost.len, from, to, plan.element_bytes), None);
-                    if puts.len() > 1 && landing.is_some() && !self.gathers_freely {
-                        let from = Place::packed(outbox_bytes, ghost.len);
-                        puts = strided(ghost.len, from, to, plan.element_bytes);
-                        gather = Some((source, outbox_bytes));
-                        outbox_bytes += packed_bytes(&ghost, plan);
-                    }
-                    let (is_packed, points) = (landing.is_some(), ghost.points());
-                    phase.sends.push(Send { field, to_rank: neighbor, puts, is_packed, gather, points, direction });
+            let mut phase = Phase { landings, origins: self.origins(step, rank), ..Phase::default() };
+            for face in self.faces(step, rank) {
+                if face.neighbor == rank {
+                    phase.wraps.push(Wrap { field: face.field, from: face.source, to: face.ghost });
+                    continue;
                 }
+                let back = face.direction.map(|step| -step);
+                let mut landings = theirs[&face.neighbor][number].iter();
+                let landing = landings.find(|landing| (landing.field, landing.direction) == (face.field, back));
+                phase.sends.push(self.send(rank, &face, landing, &mut outbox_bytes));
             }
             phase
         });
         let phases = phases.collect();
         Plan { phases, landing_bytes, outbox_bytes }
+    }
+
+    /// Who is in the directions of a step, maybe the rank itself.
+    fn neighbors(&self, step: &Step<N>, rank: Rank) -> impl Iterator<Item = (Direction<N>, Rank)> {
+        step.directions.iter().filter_map(move |&direction| Some((direction, self.decomposition.neighbor(rank, direction)?)))
+    }
+
+    /// What goes out in a step, direction by direction and in each field by field.
+    fn faces(&self, step: &Step<N>, rank: Rank) -> Vec<Face<N>> {
+        let face = |(direction, neighbor): (Direction<N>, Rank), field| {
+            let source = self.local(field, rank).source(direction, self.along(step, rank));
+            let ghost = self.local(field, neighbor).ghost(direction.map(|step| -step), self.along(step, neighbor));
+            debug_assert_eq!(source.len, ghost.len, "bug: both sides of a put differ");
+            Face { field, direction, neighbor, source, ghost }
+        };
+        let faces = self.neighbors(step, rank).flat_map(|link| (0..self.fields.len()).map(move |field| face(link, field)));
+        faces.filter(|face| !face.ghost.is_empty()).collect()
+    }
+
+    /// Who fills ghosts of a rank in a step.
+    fn origins(&self, step: &Step<N>, rank: Rank) -> BTreeSet<Rank> {
+        let has_ghosts = |direction| {
+            (0..self.fields.len()).any(|field| !self.local(field, rank).ghost(direction, self.along(step, rank)).is_empty())
+        };
+        let origins = self.neighbors(step, rank).filter(|&(direction, neighbor)| neighbor != rank && has_ghosts(direction));
+        origins.map(|(_, neighbor)| neighbor).collect()
+    }
+
+    /// How a box goes to another rank: to its landing, or straight to the ghosts.
+    fn send(&self, rank: Rank, face: &Face<N>, landing: Option<&Landing<N>>, outbox_bytes: &mut usize) -> Send<N> {
+        let &Face { field, direction, neighbor: to_rank, source, ghost } = face;
+        let plan = &self.fields[field];
+        let to = match landing {
+            Some(landing) => Place::packed(landing.offset_bytes, ghost.len),
+            None => self.local(field, to_rank).place(&ghost, plan.element_bytes),
+        };
+        let from = self.local(field, rank).place(&source, plan.element_bytes);
+        let (mut puts, mut gather) = (strided(ghost.len, from, to, plan.element_bytes), None);
+        if puts.len() > 1 && landing.is_some() && !self.gathers_freely {
+            let from = Place::packed(*outbox_bytes, ghost.len);
+            puts = strided(ghost.len, from, to, plan.element_bytes);
+            gather = Some((source, *outbox_bytes));
+            *outbox_bytes += packed_bytes(&ghost, plan);
+        }
+        Send { field, to_rank, puts, is_packed: landing.is_some(), gather, points: ghost.points(), direction }
     }
 
     /// What arrives packed at a rank, phase by phase, and how many bytes that takes.
@@ -167,10 +198,7 @@ impl<const N: usize> Outline<'_, N> {
         let steps = self.steps();
         let phases = steps.iter().map(|step| {
             let mut landings = Vec::new();
-            for &direction in &step.directions {
-                if self.decomposition.neighbor(rank, direction).is_none_or(|neighbor| neighbor == rank) {
-                    continue;
-                }
+            for (direction, _) in self.neighbors(step, rank).filter(|(_, neighbor)| *neighbor != rank) {
                 for (field, plan) in self.fields.iter().enumerate() {
                     let local = self.local(field, rank);
                     let ghost = local.ghost(direction, self.along(step, rank));
@@ -234,31 +262,11 @@ fn packed_bytes<const N: usize>(block: &Block<N>, field: &FieldPlan<N>) -> usize
     (block.points() * field.element_bytes).next_multiple_of(PACKED_ALIGN_BYTES)
 }
 
-/// The landings of neighbors, computed once each.
-struct Known<const N: usize>(Vec<(Rank, Vec<Vec<Landing<N>>>)>);
-
-impl<const N: usize> Default for Known<N> {
-    fn default() -> Self {
-        Self(Vec::new())
-    }
-}
-
-impl<const N: usize> Known<N> {
-    fn of(&mut self, outline: &Outline<'_, N>, rank: Rank, phase: usize) -> std::slice::Iter<'_, Landing<N>> {
-        let at = self.0.iter().position(|(known, _)| *known == rank).unwrap_or_else(|| {
-            self.0.push((rank, outline.landings(rank).0));
-            self.0.len() - 1
-        });
-        self.0[at].1[phase].iter()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::verify::stands_for;
     use fastrand::Rng;
-    use std::collections::BTreeMap;
 
     /// What stands at a place of a rank before anything is put there.
     fn untouched(rank: Rank, place: usize) -> u32 {

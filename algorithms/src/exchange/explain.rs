@@ -39,8 +39,8 @@ pub(super) struct Forecast {
 }
 
 /// More than these are counted and not listed.
-const MOST_ROUNDS: usize = 8;
-const MOST_PUTS: usize = 8;
+const LISTED_ROUNDS: usize = 8;
+const LISTED_PUTS: usize = 8;
 
 pub(super) fn explain(plan: &Plan, schedule: &Schedule, times: &Times) -> String {
     let messages: BTreeSet<_> = schedule.puts().map(|put| put.message).collect();
@@ -79,25 +79,25 @@ pub(super) fn explain(plan: &Plan, schedule: &Schedule, times: &Times) -> String
 }
 
 fn list(text: &mut String, schedule: &Schedule) {
-    for (number, round) in schedule.rounds.iter().enumerate().take(MOST_ROUNDS) {
-        let mut puts: Vec<_> = round.puts.iter().take(MOST_PUTS).map(put).collect();
-        if round.puts.len() > MOST_PUTS {
-            puts.push(format!("and {}", counted(round.puts.len() - MOST_PUTS, "more put")));
+    for (number, round) in schedule.rounds.iter().enumerate().take(LISTED_ROUNDS) {
+        let mut puts: Vec<_> = round.puts.iter().take(LISTED_PUTS).map(put).collect();
+        if round.puts.len() > LISTED_PUTS {
+            puts.push(format!("and {}", counted(round.puts.len() - LISTED_PUTS, "more put")));
         }
         let puts = if puts.is_empty() { "nothing".into() } else { puts.join("; ") };
         let from = match &round.origins[..] {
             [] => String::new(),
             origins => {
-                let ranks: Vec<_> = origins.iter().take(MOST_PUTS).map(|origin| origin.0.to_string()).collect();
-                let more = if origins.len() > MOST_PUTS { ", .." } else { "" };
+                let ranks: Vec<_> = origins.iter().take(LISTED_PUTS).map(|origin| origin.0.to_string()).collect();
+                let more = if origins.len() > LISTED_PUTS { ", .." } else { "" };
                 format!(" <- origins {}{more}", ranks.join(", "))
             }
         };
         // Writing to a string does not fail.
         let _ = writeln!(text, "round {number}: {puts}{from}");
     }
-    if schedule.rounds.len() > MOST_ROUNDS {
-        let _ = writeln!(text, "and {}", counted(schedule.rounds.len() - MOST_ROUNDS, "more round"));
+    if schedule.rounds.len() > LISTED_ROUNDS {
+        let _ = writeln!(text, "and {}", counted(schedule.rounds.len() - LISTED_ROUNDS, "more round"));
     }
 }
 
