@@ -4,9 +4,9 @@
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
 use ndarray::{Array4, ArrayView2, ArrayView4, ArrayViewMut4, Axis, Zip, s};
-use rma::{Comm, Config};
+use rma::Comm;
 use rma_examples::clock::{Moment, Span};
-use rma_examples::launch::{Ranks, extents};
+use rma_examples::launch::{Ranks, extents, is_launched};
 use rma_examples::{npy, random, sum::Sum};
 use rma_halo::{Block, Decomposition, Field, Halo, Layout};
 use std::path::PathBuf;
@@ -95,9 +95,8 @@ fn main() -> Result<()> {
             None => options.ranks.launch(|comm| report(comm, &options)),
         };
     }
-    let launched = Config::from_env()?.1;
     ensure!(
-        launched.is_none(),
+        !is_launched()?,
         "--splits starts ranks as threads by itself; under a launcher, start the program once for each --split"
     );
     println!("{:?}, mass {mass}; us for an iteration on rank 0, and on an emulated device where there is one", options.lattice);

@@ -21,18 +21,28 @@ impl Ranks {
 
     /// Runs `body` on every rank.
     pub fn launch(&self, body: impl Fn(&Comm) -> Result<()> + Sync) -> Result<()> {
-        rma_peach2::offer();
-        #[cfg(feature = "verbs")]
-        rma_verbs::offer();
-        #[cfg(feature = "mpi")]
-        rma_mpi::offer();
-        let (mut config, place): (Config, Option<Place>) = Config::from_env()?;
+        let (mut config, place) = environment()?;
         config.backend = self.backend.clone().or(config.backend);
         match place {
             Some(place) => body(&Comm::join(&place, config)?),
             None => Comm::threads_with(self.ranks, config, |comm| body(&comm))?.into_iter().collect(),
         }
     }
+}
+
+/// Whether a launcher started this process, and says how many ranks there are.
+pub fn is_launched() -> Result<bool> {
+    Ok(environment()?.1.is_some())
+}
+
+/// What the environment says, once the backends and launchers that this program was built with are known.
+fn environment() -> Result<(Config, Option<Place>)> {
+    rma_peach2::offer();
+    #[cfg(feature = "verbs")]
+    rma_verbs::offer();
+    #[cfg(feature = "mpi")]
+    rma_mpi::offer();
+    Ok(Config::from_env()?)
 }
 
 /// Numbers with commas between them, one for each dimension: for options of the command line.
