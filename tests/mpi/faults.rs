@@ -51,8 +51,9 @@ pub(crate) fn run(report: &mut Report) {
     }
     for backend in [rma_mpi::NAME, rma_mpi::TWO_SIDED] {
         report.test(&format!("{backend}::the_benches_check_what_they_receive"), || {
-            for bench in ["put", "halo"] {
-                let few = ["--bytes", "8,5000,70K", "--repeats", "1", "--batch-ms", "1"];
+            let sizes = ["--bytes", "8,5000,70K"];
+            for (bench, sizes) in [("put", sizes), ("halo", sizes), ("neighbor", sizes), ("array", ["--cells", "3,20"])] {
+                let few = [&sizes[..], &["--repeats", "1", "--batch-ms", "1"]].concat();
                 let words: Vec<_> = ["rma", "bench", bench, "--backend", backend].into_iter().chain(few).collect();
                 Job::new(2, &words).succeeds()?;
             }
