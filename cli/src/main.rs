@@ -1,6 +1,9 @@
 //! The command `rma`. Owns the command line and the exit status; what a subcommand does is in its module.
 #![forbid(unsafe_code)]
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command's results and errors are what it prints")]
+#![allow(clippy::print_stderr, reason = "a command's errors are what it prints; its results go through `results`")]
+
+#[macro_use]
+mod results;
 
 mod bench;
 mod info;

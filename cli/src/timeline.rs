@@ -1,6 +1,7 @@
 //! `rma timeline`: the traces of `RMA_TRACE` as text: when epochs were under way, and when the program waited for them.
 //! Owns the reading of those files and the drawing; knows no backend.
 
+use crate::results;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use std::collections::BTreeMap;
@@ -52,7 +53,7 @@ pub(crate) fn main(args: &TimelineArgs) -> Result<ExitCode> {
     for file in &args.files {
         events.extend(read(file)?);
     }
-    print!("{}", draw(&events, args.epochs, args.width.into())?);
+    results::write(format_args!("{}", draw(&events, args.epochs, args.width.into())?))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -3,7 +3,6 @@
 mod common;
 
 use common::{Finished, finish, rma};
-use std::process::{Command, Stdio};
 
 const QUICK: [&str; 6] = ["--repeats", "1", "--batch-ms", "1", "--no-bind", "--csv"];
 
@@ -287,15 +286,4 @@ fn boards_that_cannot_be_are_refused_with_their_numbers() {
     assert!(error.contains("ring of 8 are at most 4 apart; use 1 to 4, or set RMA_PEACH2_RING=16"), "{error}");
     let done = finish(rma(&["run", "-n", "2", "--", env!("CARGO_BIN_EXE_rma"), "bench", "peach2"]));
     assert!(done.code != 0 && done.err().contains("start it without `rma run`"), "{done:?}");
-}
-
-#[test]
-fn a_reader_that_has_seen_enough_ends_a_benchmark_well() {
-    let rma = env!("CARGO_BIN_EXE_rma");
-    let mut command = Command::new("sh");
-    // The reader goes at once.
-    command.args(["-c", &format!("{{ {rma} bench peach2 --bytes 8,16; echo status $? >&2; }} | :")]);
-    command.stdin(Stdio::null());
-    let done = finish(command);
-    assert!(done.err().ends_with("status 0\n") && !done.err().contains("panicked"), "{done:?}");
 }

@@ -2,11 +2,6 @@
 //! Owns the options, and that the same run happens on threads and on processes; what is timed is in `put`,
 //! `stream`, `halo`, `array`, `neighbor`, `page_tables` and, with options of its own, `peach2`.
 
-/// Prints a line of results.
-macro_rules! say {
-    ($($line:tt)*) => { $crate::bench::say(format_args!($($line)*)) };
-}
-
 mod array;
 mod chain;
 mod halo;
@@ -24,7 +19,6 @@ use clap::{Args, Subcommand, ValueEnum};
 use measure::Batch;
 use rma::{Comm, Config, provider};
 use rma_algorithms::{Cut, Stepping};
-use std::io::{ErrorKind, Write as _};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -329,18 +323,6 @@ fn bind(comm: &Comm) -> Result<()> {
     let core = cores[comm.rank().index()];
     set.set(core);
     rustix::thread::sched_setaffinity(None, &set).with_context(|| format!("binding {} to core {core}", comm.rank()))
-}
-
-/// Who read the results and has gone has seen enough, so the command ends well then. What cannot be written is no result.
-fn say(line: std::fmt::Arguments<'_>) {
-    let mut out = std::io::stdout();
-    if let Err(error) = writeln!(out, "{line}").and_then(|()| out.flush()) {
-        if error.kind() == ErrorKind::BrokenPipe {
-            std::process::exit(0);
-        }
-        eprintln!("rma bench: writing the results: {error}");
-        std::process::exit(1);
-    }
 }
 
 /// A backend of this name, if this command has it.

@@ -18,6 +18,7 @@ mod verbs;
 #[path = "without_verbs.rs"]
 mod verbs;
 
+use crate::results;
 use clap::Args;
 use machine::{Limit, Machine};
 use peach2::Peach2;
@@ -25,7 +26,6 @@ use probe::Probes;
 use problems::Problem;
 use rma::Config;
 use std::fmt::Write as _;
-use std::io::{ErrorKind, Write as _};
 use std::process::ExitCode;
 use variables::Variables;
 use verbs::Verbs;
@@ -60,11 +60,7 @@ pub(crate) fn main(_: &InfoArgs) -> anyhow::Result<ExitCode> {
     problems.extend(verbs.problems(&machine));
     problems.extend(mpi::problems());
     let text = render(&machine, &probes, &variables, &verbs, &peach2, &problems);
-    match std::io::stdout().write_all(text.as_bytes()) {
-        // Whoever read it has seen enough.
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
-        result => result?,
-    }
+    results::write(format_args!("{text}"))?;
     Ok(if probes.any_backend() || verbs.is_usable() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

@@ -59,6 +59,12 @@ pub(crate) fn finish(command: Command) -> Finished {
     Running::start(command).finish()
 }
 
+/// Runs a command to its end that writes to this, and not to the test.
+pub(crate) fn finish_into(stdout: impl Into<Stdio>, mut command: Command) -> Finished {
+    command.stdout(stdout);
+    Running::start_with_stdout(command).finish()
+}
+
 /// A command whose output is read while it runs.
 pub(crate) struct Running {
     pub(crate) child: Child,
@@ -70,10 +76,18 @@ pub(crate) struct Running {
 
 impl Running {
     pub(crate) fn start(mut command: Command) -> Self {
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        command.stdout(Stdio::piped());
+        Self::start_with_stdout(command)
+    }
+
+    /// Its output is read only if it is a pipe to here.
+    fn start_with_stdout(mut command: Command) -> Self {
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
         let (sender, lines) = channel();
-        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        let stdout = child.stdout.take();
         thread::spawn(move || {
+            let Some(stdout) = stdout else { return };
+            let mut stdout = BufReader::new(stdout);
             let mut line = Vec::new();
             while stdout.read_until(b'\n', &mut line).is_ok_and(|count| count > 0) {
                 if sender.send(std::mem::take(&mut line)).is_err() {
