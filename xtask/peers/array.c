@@ -6,28 +6,17 @@
  *   mpirun --bind-to core -np 2 ./array --dims 2x1x1 --bytes 8192
  *
  * Every rank has n * n * n doubles and a ghost layer around them, row-major. `--bytes` are those of a face: 8 * n * n.
- * Ranks are a periodic torus, as in halo.c; where it is one rank wide, a rank sends to itself.
+ * The ranks are those of torus.h.
  */
 #define _GNU_SOURCE
-#include "measure.h"
+#include "torus.h"
 
 #include <math.h>
-#include <mpi.h>
 
-#ifndef BACKEND
-#define BACKEND "mpi"
-#endif
-
-enum { NEIGHBORS = 6 };
-
-static int rank, ranks;
-static int neighbor[NEIGHBORS]; /* before and after in each dimension */
-static int dims[3], coordinates[3];
-static MPI_Comm torus;
+static int coordinates[3];
 static size_t n;      /* cells in each dimension */
 static double *cells; /* with ghosts */
 static MPI_Datatype sent[NEIGHBORS], received[NEIGHBORS];
-static MPI_Request requests[2 * NEIGHBORS];
 static char *copied_from, *copied_to;
 
 static size_t at(size_t x, size_t y, size_t z) {
@@ -50,8 +39,8 @@ static void fill(void) {
 }
 
 /* Every cell of the faces against the neighbor's numbers. */
-static long count_wrong(void) {
-    long mine = 0, all = 0;
+static long is_wrong(void) {
+    long wrong = 0;
     for (int i = 0; i < NEIGHBORS; i++) {
         int d = i / 2, place[3] = {coordinates[0], coordinates[1], coordinates[2]};
         place[d] = (place[d] + (i % 2 == 0 ? dims[d] - 1 : 1)) % dims[d];
@@ -62,14 +51,13 @@ static long count_wrong(void) {
                     theirs[e] = e == d ? (i % 2 == 0 ? n - 1 : 0) : (k++ == 0 ? a : b);
                     here[e] = e == d ? (i % 2 == 0 ? 0 : n + 1) : theirs[e] + 1;
                 }
-                mine |= cells[at(here[0], here[1], here[2])] != global(place, theirs[0], theirs[1], theirs[2]);
+                wrong |= cells[at(here[0], here[1], here[2])] != global(place, theirs[0], theirs[1], theirs[2]);
             }
     }
-    MPI_Allreduce(&mine, &all, 1, MPI_LONG, MPI_SUM, torus);
-    return all;
+    return wrong;
 }
 
-static long none_wrong(void) {
+static long never_wrong(void) {
     return 0;
 }
 
@@ -91,14 +79,8 @@ static void persistent_set_up(void) {
     }
 }
 
-static void persistent(void) {
-    MPI_Startall(2 * NEIGHBORS, requests);
-    MPI_Waitall(2 * NEIGHBORS, requests, MPI_STATUSES_IGNORE);
-}
-
 static void persistent_tear_down(void) {
-    for (int i = 0; i < 2 * NEIGHBORS; i++)
-        MPI_Request_free(&requests[i]);
+    free_requests();
     for (int i = 0; i < NEIGHBORS; i++) {
         MPI_Type_free(&sent[i]);
         MPI_Type_free(&received[i]);
@@ -107,85 +89,37 @@ static void persistent_tear_down(void) {
 
 /* As many bytes as the six faces have, from one piece of memory to another. */
 
-static void nothing(void) {
-}
-
 static void copy(void) {
     for (size_t i = 0; i < NEIGHBORS; i++)
         memcpy(copied_to + i * 8 * n * n, copied_from + i * 8 * n * n, 8 * n * n);
     __asm__ volatile("" ::: "memory");
 }
 
-struct variant {
-    const char *backend;
-    const char *mode;
-    void (*set_up)(void);
-    void (*exchange)(void);
-    void (*tear_down)(void);
-    long (*count_wrong)(void);
-};
-
 static const struct variant variants[] = {
-    {BACKEND, "persistent", persistent_set_up, persistent, persistent_tear_down, count_wrong},
-    {"floor", "memcpy", nothing, copy, nothing, none_wrong},
+    {BACKEND, "persistent", persistent_set_up, persistent, persistent_tear_down, is_wrong},
+    {"floor", "memcpy", nothing, copy, nothing, never_wrong},
 };
 
-static const struct variant *current;
-
-/* The slowest rank counts. */
-static double run(long iterations) {
-    MPI_Barrier(torus);
-    double start = now_us();
-    for (long i = 0; i < iterations; i++)
-        current->exchange();
-    double took = now_us() - start, slowest = 0;
-    MPI_Allreduce(&took, &slowest, 1, MPI_DOUBLE, MPI_MAX, torus);
-    return slowest;
+static void prepare(const struct options *o, size_t bytes) {
+    (void)o;
+    n = (size_t)lround(sqrt((double)bytes / 8));
+    if (8 * n * n != bytes)
+        die("--bytes is not 8 times a square: the bytes of a face");
+    cells = (double *)page_aligned(8 * (n + 2) * (n + 2) * (n + 2), 0);
+    copied_from = page_aligned(NEIGHBORS * bytes, 1);
+    copied_to = page_aligned(NEIGHBORS * bytes, 2);
+    fill();
 }
 
-static long agree(long value) {
-    MPI_Bcast(&value, 1, MPI_LONG, 0, torus);
-    return value;
+static void release(void) {
+    free(cells);
+    free(copied_from);
+    free(copied_to);
 }
 
 int main(int argc, char **argv) {
-    MPI_Init(&argc, &argv);
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-    struct options o = parse_options(argc, argv);
-    int periodic[3] = {1, 1, 1};
-    memcpy(dims, o.dims, sizeof dims);
-    if (dims[0] * dims[1] * dims[2] != ranks)
-        die("--dims does not multiply to the number of ranks");
-    MPI_Cart_create(MPI_COMM_WORLD, 3, dims, periodic, 0, &torus);
+    struct options o = set_up_torus(argc, argv);
     MPI_Cart_coords(torus, rank, 3, coordinates);
-    for (int d = 0; d < 3; d++)
-        MPI_Cart_shift(torus, d, 1, &neighbor[2 * d], &neighbor[2 * d + 1]);
-
-    int floor_only = o.only != NULL && strcmp(o.only, "floor") == 0;
-    if (rank == 0)
-        print_header();
-    for (size_t v = 0; v < sizeof variants / sizeof variants[0]; v++) {
-        current = &variants[v];
-        if (strcmp(current->backend, "floor") == 0 ? !floor_only : floor_only || !wanted(&o, current->mode))
-            continue;
-        for (int i = 0; i < o.sizes; i++) {
-            n = (size_t)lround(sqrt((double)o.bytes[i] / 8));
-            if (8 * n * n != o.bytes[i])
-                die("--bytes is not 8 times a square: the bytes of a face");
-            cells = (double *)page_aligned(8 * (n + 2) * (n + 2) * (n + 2), 0);
-            copied_from = page_aligned(NEIGHBORS * o.bytes[i], 1);
-            copied_to = page_aligned(NEIGHBORS * o.bytes[i], 2);
-            fill();
-            current->set_up();
-            struct program program = {.run = run, .agree = agree, .count_wrong = current->count_wrong, .divisor = 1};
-            measure(&o, &program, (struct label){"array", current->backend, current->mode, ranks}, rank, o.bytes[i]);
-            current->tear_down();
-            free(cells);
-            free(copied_from);
-            free(copied_to);
-        }
-    }
-    MPI_Finalize();
+    measure_variants(&o, "array", variants, sizeof variants / sizeof variants[0], (struct memory){prepare, release});
     return 0;
 }

@@ -5,30 +5,19 @@
  *   mpirun --bind-to core -np 2 ./halo --other-rank --bytes 1024
  *   mpirun --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 -np 8 ./halo --dims 2x2x2 --yield --bytes 1024
  *
- * Ranks: a periodic torus, row-major: rank = (x * dims[1] + y) * dims[2] + z. Neighbors 0 and 1 are the ranks before
- * and after in x, 2 and 3 in y, 4 and 5 in z; the message to neighbor i lands in slot i ^ 1 there.
+ * The ranks are those of torus.h; the message to neighbor i lands in slot i ^ 1 there.
  * With --other-rank (two ranks) all six neighbors are the other rank, so that no rank sends to itself.
  */
 #define _GNU_SOURCE
-#include "measure.h"
+#include "torus.h"
 
-#include <mpi.h>
 #include <stdatomic.h>
 
-#ifndef BACKEND
-#define BACKEND "mpi"
-#endif
-
-enum { NEIGHBORS = 6 };
-
-static int rank, ranks, yields;
-static int neighbor[NEIGHBORS];
-static MPI_Comm torus;     /* the ranks in the order of the torus */
-static MPI_Comm neighbors; /* the same with its graph, for the neighbor collective */
+static int yields;
+static MPI_Comm neighbors; /* the torus with its graph, for the neighbor collective */
 static size_t bytes;       /* of one message */
 static char *source;       /* six messages */
 static char *received;     /* six messages, two-sided */
-static MPI_Request requests[2 * NEIGHBORS];
 static MPI_Win window;
 static MPI_Group partners;
 static char *exposed; /* this rank's memory in `window` */
@@ -37,13 +26,17 @@ static int slot_at_neighbor(int i) {
     return i ^ 1;
 }
 
-/* Two-sided. */
-
-static void nothing(void) {
+static long is_wrong(const char *messages) {
+    long wrong = 0;
+    for (int i = 0; i < NEIGHBORS; i++)
+        wrong |= !holds_only(messages + (size_t)i * bytes, bytes, pattern(neighbor[i]));
+    return wrong;
 }
 
-static char *received_two_sided(void) {
-    return received;
+/* Two-sided. */
+
+static long is_wrong_two_sided(void) {
+    return is_wrong(received);
 }
 
 static void isend_irecv(void) {
@@ -63,24 +56,14 @@ static void persistent_set_up(void) {
         MPI_Send_init(source + i * bytes, count, MPI_BYTE, neighbor[i], i, torus, &requests[NEIGHBORS + i]);
 }
 
-static void persistent(void) {
-    MPI_Startall(2 * NEIGHBORS, requests);
-    MPI_Waitall(2 * NEIGHBORS, requests, MPI_STATUSES_IGNORE);
-}
-
-static void persistent_tear_down(void) {
-    for (int i = 0; i < 2 * NEIGHBORS; i++)
-        MPI_Request_free(&requests[i]);
-}
-
 static void neighbor_alltoall(void) {
     MPI_Neighbor_alltoall(source, (int)bytes, MPI_BYTE, received, (int)bytes, MPI_BYTE, neighbors);
 }
 
 /* One-sided. */
 
-static char *received_one_sided(void) {
-    return exposed;
+static long is_wrong_one_sided(void) {
+    return is_wrong(exposed);
 }
 
 static void window_set_up(void) {
@@ -150,8 +133,8 @@ static char *shared_by[NEIGHBORS];
 static char *shared_here;
 static uint64_t epoch;
 
-static char *received_floor(void) {
-    return shared_here + PAGE;
+static long is_wrong_floor(void) {
+    return is_wrong(shared_here + PAGE);
 }
 
 static void floor_set_up(void) {
@@ -188,60 +171,16 @@ static void floor_exchange(void) {
     }
 }
 
-struct variant {
-    const char *backend;
-    const char *mode;
-    void (*set_up)(void);
-    void (*exchange)(void);
-    void (*tear_down)(void);
-    char *(*received)(void);
-};
-
 static const struct variant variants[] = {
-    {BACKEND, "isend_irecv", nothing, isend_irecv, nothing, received_two_sided},
-    {BACKEND, "persistent", persistent_set_up, persistent, persistent_tear_down, received_two_sided},
-    {BACKEND, "neighbor_alltoall", nothing, neighbor_alltoall, nothing, received_two_sided},
-    {BACKEND, "pscw", pscw_set_up, pscw, pscw_tear_down, received_one_sided},
-    {BACKEND, "fence", fence_set_up, fence, window_tear_down, received_one_sided},
-    {"floor", "memcpy_flag", floor_set_up, floor_exchange, window_tear_down, received_floor},
+    {BACKEND, "isend_irecv", nothing, isend_irecv, nothing, is_wrong_two_sided},
+    {BACKEND, "persistent", persistent_set_up, persistent, free_requests, is_wrong_two_sided},
+    {BACKEND, "neighbor_alltoall", nothing, neighbor_alltoall, nothing, is_wrong_two_sided},
+    {BACKEND, "pscw", pscw_set_up, pscw, pscw_tear_down, is_wrong_one_sided},
+    {BACKEND, "fence", fence_set_up, fence, window_tear_down, is_wrong_one_sided},
+    {"floor", "memcpy_flag", floor_set_up, floor_exchange, window_tear_down, is_wrong_floor},
 };
 
-static const struct variant *current;
-
-/* The slowest rank counts. */
-static double run(long iterations) {
-    MPI_Barrier(torus);
-    double start = now_us();
-    for (long i = 0; i < iterations; i++)
-        current->exchange();
-    double took = now_us() - start, slowest = 0;
-    MPI_Allreduce(&took, &slowest, 1, MPI_DOUBLE, MPI_MAX, torus);
-    return slowest;
-}
-
-static long agree(long value) {
-    MPI_Bcast(&value, 1, MPI_LONG, 0, torus);
-    return value;
-}
-
-static long count_wrong(void) {
-    long mine = 0, all = 0;
-    for (int i = 0; i < NEIGHBORS; i++)
-        mine |= !holds_only(current->received() + (size_t)i * bytes, bytes, pattern(neighbor[i]));
-    MPI_Allreduce(&mine, &all, 1, MPI_LONG, MPI_SUM, torus);
-    return all;
-}
-
-static void find_neighbors(const struct options *o) {
-    int periodic[3] = {1, 1, 1};
-    if (o->dims[0] * o->dims[1] * o->dims[2] != ranks)
-        die("--dims does not multiply to the number of ranks");
-    MPI_Cart_create(MPI_COMM_WORLD, 3, o->dims, periodic, 0, &torus);
-    for (int d = 0; d < 3; d++)
-        MPI_Cart_shift(torus, d, 1, &neighbor[2 * d], &neighbor[2 * d + 1]);
-    neighbors = torus;
-    if (!o->other_rank)
-        return;
+static void use_the_other_rank(void) {
     if (ranks != 2)
         die("--other-rank is for 2 ranks");
     for (int i = 0; i < NEIGHBORS; i++)
@@ -250,32 +189,19 @@ static void find_neighbors(const struct options *o) {
                                    MPI_INFO_NULL, 0, &neighbors);
 }
 
+static void prepare(const struct options *o, size_t size) {
+    bytes = size;
+    memset(received, 0, NEIGHBORS * largest(o));
+}
+
 int main(int argc, char **argv) {
-    MPI_Init(&argc, &argv);
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-    struct options o = parse_options(argc, argv);
-    struct program program = {.run = run, .agree = agree, .count_wrong = count_wrong, .divisor = 1};
+    struct options o = set_up_torus(argc, argv);
     yields = o.yield;
-    find_neighbors(&o);
+    neighbors = torus;
+    if (o.other_rank)
+        use_the_other_rank();
     source = page_aligned(NEIGHBORS * largest(&o), pattern(rank));
     received = page_aligned(NEIGHBORS * largest(&o), 0);
-
-    int floor_only = o.only != NULL && strcmp(o.only, "floor") == 0;
-    if (rank == 0)
-        print_header();
-    for (size_t v = 0; v < sizeof variants / sizeof variants[0]; v++) {
-        current = &variants[v];
-        if (strcmp(current->backend, "floor") == 0 ? !floor_only : floor_only || !wanted(&o, current->mode))
-            continue;
-        for (int i = 0; i < o.sizes; i++) {
-            bytes = o.bytes[i];
-            memset(received, 0, NEIGHBORS * largest(&o));
-            current->set_up();
-            measure(&o, &program, (struct label){"halo", current->backend, current->mode, ranks}, rank, bytes);
-            current->tear_down();
-        }
-    }
-    MPI_Finalize();
+    measure_variants(&o, "halo", variants, sizeof variants / sizeof variants[0], (struct memory){prepare, nothing});
     return 0;
 }
