@@ -1,5 +1,6 @@
 //! The whole of a field on one rank: every rank puts its points right where they belong.
 
+use crate::agreement::agree;
 use crate::field::Field;
 use crate::geometry::{Place, row_major, strided};
 use ndarray::{Array, Dim, Dimension};
@@ -10,6 +11,9 @@ where
     Dim<[usize; N]>: Dimension,
 {
     /// Collective: all owned points as one array on `root`, `None` on the other ranks. Takes as much memory again there.
+    ///
+    /// [`Error::CollectiveMismatch`] when ranks name different roots or gather different fields, [`Error::NoSuchRank`] when there is no such
+    /// root.
     ///
     /// ```
     /// # use rma_halo::{Decomposition, Field, Layout};
@@ -23,10 +27,11 @@ where
     /// # Ok::<(), rma::Error>(())
     /// ```
     pub fn gather(&self, comm: &Comm, root: impl Into<Rank>) -> Result<Option<Array<T, Dim<[usize; N]>>>> {
-        let root = root.into();
-        if root.0 >= comm.size() {
-            return Err(Error::NoSuchRank { what: "root of gather", rank: root, size: comm.size() });
-        }
+        let (root, size) = (root.into(), comm.size());
+        let wish = if root.0 < size { Ok(root) } else { Err(Error::NoSuchRank { what: "root of gather", rank: root, size }) };
+        let root = agree(comm, "gather", wish, |root| {
+            vec![format!("{root} as root"), format!("the field in {}", self.parts.window.id())]
+        })?;
         let is_root = comm.rank() == root;
         let (global, element_bytes) = (self.global_len(), size_of::<T>());
         let all = comm.window_alloc(if is_root { global.iter().product::<usize>() * element_bytes } else { 0 })?;

@@ -1,7 +1,7 @@
 //! Every mode of an exchange, on ranks as threads: proved point by point.
 
 use fastrand::Rng;
-use rma::{Comm, Config, Rank};
+use rma::{Comm, Config, Error, Rank};
 use rma_halo::{Block, Decomposition, Field, Halo, Layout, Mode, Packing};
 use std::time::{Duration, Instant};
 
@@ -138,6 +138,41 @@ fn gathered_fields_have_every_point_at_its_place() {
             let Some(all) = all else { continue };
             assert_eq!(all.shape(), [if periodic[0] { 5 } else { 6 }, 7, 6]);
             assert!(all.indexed_iter().all(|((x, y, z), &value)| value == (100 * x + 10 * y + z) as u64));
+        }
+    }
+}
+
+#[test]
+fn different_roots_and_fields_of_a_gather_are_named_on_every_rank() {
+    for size in 2..=5 {
+        let errors = ranks(size, |comm| {
+            let (me, last) = (comm.rank().0, size - 1);
+            let decomposition = Decomposition::new([12, 7], size).unwrap();
+            let field = || Field::<u32, 2>::new(&comm, &decomposition, Layout::ghosts(1)).unwrap();
+            let [field, other] = [field(), field()];
+            field.fill_with(|[x, y]| (10 * x + y) as u32).unwrap();
+            let errors = [
+                field.gather(&comm, u32::from(me == last)).unwrap_err(),
+                // Each names a neighbor, so that none is root by its own word.
+                field.gather(&comm, (me + 1) % size).unwrap_err(),
+                field.gather(&comm, if me == 1 { size } else { 1 }).unwrap_err(),
+                if me == last { &other } else { &field }.gather(&comm, 0).unwrap_err(),
+            ];
+            // Nothing of it is left behind.
+            let all = field.gather(&comm, last).unwrap();
+            assert_eq!(all.is_some(), me == last);
+            assert!(all.iter().flat_map(|all| all.indexed_iter()).all(|((x, y), &value)| value == (10 * x + y) as u32));
+            errors
+        });
+        for (me, [one, ring, none, fields]) in (0..).map(Rank).zip(errors) {
+            assert!(matches!(one, Error::CollectiveMismatch { .. }), "{one:?}");
+            let has = |error: &Error, parts: [&str; 2]| parts.iter().all(|part| error.to_string().contains(part));
+            assert!(has(&one, ["gather with rank 0 as root", "gather with rank 1 as root"]), "{one}");
+            let next = format!("{me} is in gather with {} as root", Rank((me.0 + 1) % size));
+            assert!(matches!(ring, Error::CollectiveMismatch { .. }) && has(&ring, [&next, "as root while"]), "{ring}");
+            assert_eq!(matches!(none, Error::NoSuchRank { .. }), me == Rank(1), "{none:?}");
+            assert!(has(&none, ["root of gather", &format!("rank {size}")]), "{none}");
+            assert!(has(&fields, ["gather with the field in window 0", "gather with the field in window 1"]), "{fields}");
         }
     }
 }
