@@ -77,7 +77,9 @@ pub use message::MsgHandle;
 pub use queue::{Arrived, InFlight, Open, Ready, RmaQueue};
 pub use virtual_time::VirtualSpan;
 #[cfg(feature = "ndarray")]
-pub use window::area::{Area, ReadArea, WriteArea, copy_in_turn};
+pub use window::area::{Area, ReadArea, WriteArea};
 pub use window::claims::Exposure;
+#[cfg(feature = "ndarray")]
+pub use window::copies::copy_in_turn;
 pub use window::leases::{ReadLease, WriteLease};
 pub use window::{FreeError, RmaWindow};

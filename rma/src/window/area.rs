@@ -29,16 +29,16 @@ use std::rc::Rc;
 pub struct Area<T, const N: usize> {
     window: Rc<WindowInner>,
     extent: Extent,
-    first: NonNull<T>,
-    shape: [usize; N],
+    pub(super) first: NonNull<T>,
+    pub(super) shape: [usize; N],
     /// In elements.
-    strides: [usize; N],
+    pub(super) strides: [usize; N],
 }
 
 /// The elements of an area, to be read. Give it up by dropping it.
 #[derive(Debug)]
 pub struct ReadArea<'a, T, const N: usize> {
-    area: &'a Area<T, N>,
+    pub(super) area: &'a Area<T, N>,
     /// Gives the lease up when it is dropped.
     _held: Held<'a>,
     elements: PhantomData<&'a [T]>,
@@ -47,7 +47,7 @@ pub struct ReadArea<'a, T, const N: usize> {
 /// The elements of an area, to be read and written. Give it up by dropping it.
 #[derive(Debug)]
 pub struct WriteArea<'a, T, const N: usize> {
-    area: &'a Area<T, N>,
+    pub(super) area: &'a Area<T, N>,
     /// Gives the lease up when it is dropped.
     _held: Held<'a>,
     elements: PhantomData<&'a mut [T]>,
@@ -184,137 +184,6 @@ impl<T: Pod, const N: usize> Area<T, N> {
     }
 }
 
-impl<T: Pod, const N: usize> WriteArea<'_, T, N> {
-    /// Copies the elements of another area of the same shape: faster than through views where rows are short, as those of the faces of an
-    /// array are.
-    pub fn copy_from(&mut self, from: &ReadArea<'_, T, N>) -> Result<()> {
-        let copy = Copying::between(from, self)?;
-        // SAFETY: the leases of both areas are held here, and the places are inside.
-        each_row(&copy.shape, |place| unsafe { copy.row(place) });
-        Ok(())
-    }
-}
-
-/// Two copies of areas, row by row in turn: faster than one after the other where both touch the same lines of the caches, as those of
-/// opposite faces of an array do. All four areas have the same shape.
-pub fn copy_in_turn<T: Pod, const N: usize>(
-    (from, to): (&ReadArea<'_, T, N>, &mut WriteArea<'_, T, N>),
-    (other_from, other_to): (&ReadArea<'_, T, N>, &mut WriteArea<'_, T, N>),
-) -> Result<()> {
-    let (copy, other) = (Copying::between(from, to)?, Copying::between(other_from, other_to)?);
-    if copy.shape != other.shape {
-        return Err(different_shapes(&copy.shape, &other.shape));
-    }
-    // SAFETY: the leases of all four areas are held here, and the places are inside.
-    each_row(&copy.shape, |place| unsafe { copy.row_in_turn(&other, place) });
-    Ok(())
-}
-
-fn different_shapes(one: &[usize], other: &[usize]) -> Error {
-    Error::Invalid { what: "copy of areas", reason: format!("shapes {one:?} and {other:?} differ; take areas of one shape") }
-}
-
-/// Calls with the first place of every row, which goes along the innermost dimension with several elements.
-#[inline]
-fn each_row<const N: usize>(shape: &[usize; N], mut visit: impl FnMut(&[usize; N])) {
-    if shape.contains(&0) {
-        return;
-    }
-    let outer = row_dimension(shape).unwrap_or(0);
-    let mut place = [0; N];
-    loop {
-        visit(&place);
-        let Some(d) = (0..outer).rev().find(|&d| place[d] + 1 < shape[d]) else { return };
-        place[d] += 1;
-        place[d + 1..outer].fill(0);
-    }
-}
-
-fn row_dimension(shape: &[usize]) -> Option<usize> {
-    shape.iter().rposition(|&len| len > 1)
-}
-
-/// A copy from an area to one of the same shape, whose leases are held.
-#[derive(Clone, Copy)]
-struct Copying<T, const N: usize> {
-    shape: [usize; N],
-    from: NonNull<T>,
-    to: NonNull<T>,
-    from_strides: [usize; N],
-    to_strides: [usize; N],
-    /// The elements of a row, and how far apart they are on both sides.
-    len: usize,
-    from_stride: usize,
-    to_stride: usize,
-}
-
-impl<T: Pod, const N: usize> Copying<T, N> {
-    fn between(from: &ReadArea<'_, T, N>, to: &WriteArea<'_, T, N>) -> Result<Self> {
-        let (from, to) = (from.area, to.area);
-        if from.shape != to.shape {
-            return Err(different_shapes(&from.shape, &to.shape));
-        }
-        let row = row_dimension(&to.shape);
-        let (len, from_stride, to_stride) = row.map_or((1, 1, 1), |d| (to.shape[d], from.strides[d], to.strides[d]));
-        let (shape, from_strides, to_strides) = (to.shape, from.strides, to.strides);
-        Ok(Self { shape, from: from.first, to: to.first, from_strides, to_strides, len, from_stride, to_stride })
-    }
-
-    /// The places of an element. Inside the areas, whose offsets do not overflow; wrapping only so that no unsafe is needed for arithmetic.
-    #[inline]
-    fn at(&self, place: &[usize; N]) -> (*const T, *mut T) {
-        let offset = |strides: &[usize; N]| place.iter().zip(strides).map(|(i, stride)| i * stride).sum();
-        (self.from.as_ptr().wrapping_add(offset(&self.from_strides)), self.to.as_ptr().wrapping_add(offset(&self.to_strides)))
-    }
-
-    /// # Safety
-    /// The leases of both areas are held, and a row begins at this place of theirs. As one is to be written by nobody else, they do not
-    /// overlap.
-    #[inline]
-    unsafe fn row(&self, place: &[usize; N]) {
-        let (mut from, mut to) = self.at(place);
-        if (self.from_stride, self.to_stride) == (1, 1) {
-            // SAFETY: as promised; any bit pattern is a T.
-            unsafe { std::ptr::copy_nonoverlapping(from, to, self.len) };
-            return;
-        }
-        for _ in 0..self.len {
-            // SAFETY: as promised, for this element.
-            unsafe { std::ptr::copy_nonoverlapping(from, to, 1) };
-            // Behind the last element they point anywhere, and are not used.
-            (from, to) = (from.wrapping_add(self.from_stride), to.wrapping_add(self.to_stride));
-        }
-    }
-
-    /// # Safety
-    /// As for `row`, of both copies.
-    #[inline]
-    unsafe fn row_in_turn(&self, other: &Self, place: &[usize; N]) {
-        let strides = |copy: &Self| (copy.from_stride, copy.to_stride);
-        if strides(self) == (1, 1) && strides(other) == (1, 1) {
-            // SAFETY: as promised.
-            unsafe { self.row(place) };
-            // SAFETY: as promised.
-            unsafe { other.row(place) };
-            return;
-        }
-        let ((mut from, mut to), (mut other_from, mut other_to)) = (self.at(place), other.at(place));
-        for _ in 0..self.len {
-            // Both are read before one is written: what is written lies in lines that have just been read, and is not waited for.
-            // SAFETY: as promised, for this element; any bit pattern is a T.
-            let element = unsafe { from.read() };
-            // SAFETY: as promised, for this element.
-            let other_element = unsafe { other_from.read() };
-            // SAFETY: as promised, for this element.
-            unsafe { to.write(element) };
-            // SAFETY: as promised, for this element.
-            unsafe { other_to.write(other_element) };
-            (from, to) = (from.wrapping_add(self.from_stride), to.wrapping_add(self.to_stride));
-            (other_from, other_to) = (other_from.wrapping_add(other.from_stride), other_to.wrapping_add(other.to_stride));
-        }
-    }
-}
-
 impl<T: Pod, const N: usize> ReadArea<'_, T, N>
 where
     Dim<[usize; N]>: Dimension,
@@ -345,7 +214,7 @@ where
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::{Comm, Config};
     use fastrand::Rng;
@@ -359,13 +228,13 @@ mod tests {
     }
 
     /// The elements of a box, spelled out one by one: by their number in the window.
-    fn elements(offset: usize, shape: [usize; 3], strides: [usize; 3]) -> Vec<usize> {
+    pub(in crate::window) fn elements(offset: usize, shape: [usize; 3], strides: [usize; 3]) -> Vec<usize> {
         let [x, y, z] = shape;
         let all = (0..x).flat_map(|i| (0..y).flat_map(move |j| (0..z).map(move |k| [i, j, k])));
         all.map(|at| offset + at.iter().zip(strides).map(|(i, stride)| i * stride).sum::<usize>()).collect()
     }
 
-    fn any_box(random: &mut Rng) -> (usize, [usize; 3], [usize; 3]) {
+    pub(in crate::window) fn any_box(random: &mut Rng) -> (usize, [usize; 3], [usize; 3]) {
         let shape = std::array::from_fn(|_| random.usize(..5));
         (random.usize(..40), shape, std::array::from_fn(|_| [1, 2, 3, 5, 8, 20, 25][random.usize(..7)]))
     }
@@ -444,35 +313,6 @@ mod tests {
             }
         }
         assert!(refused > 100, "{refused} refused: the test has lost its teeth");
-    }
-
-    #[test]
-    fn a_copy_moves_every_element_to_its_place_and_touches_no_other() {
-        let mut random = Rng::with_seed(8);
-        let comm = Comm::alone(Config::default()).unwrap();
-        let (source, target) = (comm.window_alloc(120 * 4).unwrap(), comm.window_alloc(120 * 4).unwrap());
-        source.write::<u32>(..).unwrap().iter_mut().zip(1..).for_each(|(number, i)| *number = i);
-        let mut copied = 0;
-        for _ in 0..5000 {
-            let (from, shape, from_strides) = any_box(&mut random);
-            let (to, _, to_strides) = any_box(&mut random);
-            let (Ok(one), Ok(other)) =
-                (source.area::<u32, 3>(4 * from, shape, from_strides), target.area(4 * to, shape, to_strides))
-            else {
-                continue;
-            };
-            target.write::<u32>(..).unwrap().fill(0);
-            other.write().unwrap().copy_from(&one.read().unwrap()).unwrap();
-            let mut expected = vec![0; 120];
-            let places = elements(from, shape, from_strides).into_iter().zip(elements(to, shape, to_strides));
-            places.for_each(|(from, to)| expected[to] = from as u32 + 1);
-            assert_eq!(target.read::<u32>(..).unwrap()[..], expected, "{from} {shape:?} {from_strides:?} to {to} {to_strides:?}");
-            copied += 1;
-        }
-        assert!(copied > 500, "{copied} copies: the test has lost its teeth");
-        let [one, other] = [[2, 3, 1], [3, 2, 1]].map(|shape| source.area::<u32, 3>(0, shape, [10, 2, 1]).unwrap());
-        let refused = target.area(0, [3, 2, 1], [10, 2, 1]).unwrap().write().unwrap().copy_from(&one.read().unwrap());
-        assert!(refused.unwrap_err().to_string().contains("[2, 3, 1]") && other.read().is_ok());
     }
 
     #[test]

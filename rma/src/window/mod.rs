@@ -4,6 +4,8 @@
 #[cfg(feature = "ndarray")]
 pub(crate) mod area;
 pub(crate) mod claims;
+#[cfg(feature = "ndarray")]
+pub(crate) mod copies;
 mod extent;
 pub(crate) mod leases;
 mod thread_bound;
