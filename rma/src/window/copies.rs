@@ -140,7 +140,9 @@ impl<T: Pod, const N: usize> Copying<T, N> {
 #[cfg(test)]
 mod tests {
     use super::super::area::tests::{any_box, elements};
-    use crate::{Comm, Config};
+    use super::copy_in_turn;
+    use crate::{Comm, Config, RmaWindow};
+    use bytemuck::Pod;
     use fastrand::Rng;
 
     #[test]
@@ -170,5 +172,96 @@ mod tests {
         let [one, other] = [[2, 3, 1], [3, 2, 1]].map(|shape| source.area::<u32, 3>(0, shape, [10, 2, 1]).unwrap());
         let refused = target.area(0, [3, 2, 1], [10, 2, 1]).unwrap().write().unwrap().copy_from(&one.read().unwrap());
         assert!(refused.unwrap_err().to_string().contains("[2, 3, 1]") && other.read().is_ok());
+    }
+
+    /// What a test of copies in turn has met.
+    #[derive(Debug, Default)]
+    struct Met {
+        copied: usize,
+        /// All four areas have rows without gaps, of several elements.
+        rows: usize,
+        /// Elements lie between those of another area.
+        interleaved: usize,
+        /// Both copies read the same elements.
+        shared: usize,
+    }
+
+    /// Two copies within a window, all boxes by chance, against what copies of single elements would leave in every byte.
+    fn copies_in_turn<T: Pod>(random: &mut Rng) -> Met {
+        const ELEMENTS: usize = 300;
+        let element_bytes = size_of::<T>();
+        let comm = Comm::alone(Config::default()).unwrap();
+        let window = comm.window_alloc(ELEMENTS * element_bytes).unwrap();
+        let mut met = Met::default();
+        for _ in 0..20_000 {
+            let (_, shape, _) = any_box(random);
+            let has_rows = random.bool();
+            let boxes: [_; 4] = std::array::from_fn(|_| {
+                let (_, _, mut strides) = any_box(random);
+                if has_rows {
+                    strides[2] = 1;
+                }
+                (random.usize(..ELEMENTS), strides)
+            });
+            let areas = boxes.map(|(offset, strides)| window.area::<T, 3>(element_bytes * offset, shape, strides));
+            let [Ok(from), Ok(to), Ok(other_from), Ok(other_to)] = areas else { continue };
+            window.write::<u8>(..).unwrap().iter_mut().for_each(|byte| *byte = random.u8(..));
+            let before = window.read::<u8>(..).unwrap().to_vec();
+            {
+                // What one copy writes is in no other area, or the leases refuse it.
+                let leases = (from.read(), to.write(), other_from.read(), other_to.write());
+                let (Ok(from), Ok(mut to), Ok(other_from), Ok(mut other_to)) = leases else { continue };
+                copy_in_turn((&from, &mut to), (&other_from, &mut other_to)).unwrap();
+            }
+            let places = boxes.map(|(offset, strides)| elements(offset, shape, strides));
+            let mut expected = before.clone();
+            for [from, to] in [[0, 1], [2, 3]] {
+                for (&from, &to) in places[from].iter().zip(&places[to]) {
+                    let [from, to] = [from, to].map(|at| at * element_bytes);
+                    expected[to..to + element_bytes].copy_from_slice(&before[from..from + element_bytes]);
+                }
+            }
+            assert_eq!(window.read::<u8>(..).unwrap()[..], expected, "{element_bytes} bytes, {shape:?} of {boxes:?}");
+            let lies_between = |one: &[usize], other: &[usize]| {
+                one.iter().any(|at| other.first().is_some_and(|first| first < at) && other.last().is_some_and(|last| at < last))
+            };
+            met.copied += usize::from(!places[0].is_empty());
+            met.rows += usize::from(has_rows && !places[0].is_empty() && shape[2] > 1);
+            met.interleaved += usize::from(lies_between(&places[1], &places[0]) || lies_between(&places[1], &places[3]));
+            met.shared += usize::from(places[0].iter().any(|at| places[2].contains(at)));
+        }
+        met
+    }
+
+    #[test]
+    fn copies_in_turn_move_what_each_would_move_alone() {
+        let mut random = Rng::with_seed(9);
+        for met in [copies_in_turn::<u32>(&mut random), copies_in_turn::<[u8; 3]>(&mut random), copies_in_turn::<u8>(&mut random)] {
+            let Met { copied, rows, interleaved, shared } = met;
+            let has_teeth = copied > 500 && rows > 100 && copied - rows > 100 && interleaved > 100 && shared > 50;
+            assert!(has_teeth, "{met:?}: the test has lost its teeth");
+        }
+    }
+
+    #[test]
+    fn copies_in_turn_of_different_shapes_are_refused_and_nothing_is_copied() {
+        let comm = Comm::alone(Config::default()).unwrap();
+        let (source, target) = (comm.window_alloc(64).unwrap(), comm.window_alloc(64).unwrap());
+        source.write::<u8>(..).unwrap().fill(1);
+        let wide = |window: &RmaWindow, offset| window.area::<u8, 2>(offset, [2, 3], [8, 1]).unwrap();
+        let high = |window: &RmaWindow, offset| window.area::<u8, 2>(offset, [3, 2], [8, 1]).unwrap();
+        let boxes = [
+            [wide(&source, 0), high(&target, 0), wide(&source, 4), wide(&target, 4)],
+            [wide(&source, 0), wide(&target, 0), wide(&source, 4), high(&target, 4)],
+            [wide(&source, 0), wide(&target, 0), high(&source, 4), high(&target, 4)],
+        ];
+        for [from, to, other_from, other_to] in boxes {
+            let [from, other_from] = [from.read().unwrap(), other_from.read().unwrap()];
+            let [mut to, mut other_to] = [to.write().unwrap(), other_to.write().unwrap()];
+            let refused = copy_in_turn((&from, &mut to), (&other_from, &mut other_to)).unwrap_err().to_string();
+            assert!(refused.contains("[2, 3]") && refused.contains("[3, 2]"), "{refused}");
+            drop((to, other_to));
+            assert!(target.read::<u8>(..).unwrap().iter().all(|&byte| byte == 0));
+        }
     }
 }
