@@ -76,14 +76,14 @@ fn value<'a>(line: &'a str, key: &str) -> Option<&'a str> {
 }
 
 fn event(line: &str) -> Option<Event> {
-    let number = |key| value(line, key)?.parse().ok();
+    let number = |key| value(line, key)?.parse().ok().filter(|us: &f64| us.is_finite());
     Some(Event {
         name: value(line, "name")?.into(),
         rank: value(line, "pid")?.parse().ok()?,
         queue: value(line, "tid")?.parse().ok()?,
         epoch: value(line, "epoch")?.parse().ok()?,
         at_us: number("ts")?,
-        took_us: number("dur")?,
+        took_us: number("dur").filter(|us| *us >= 0.0)?,
     })
 }
 
@@ -95,7 +95,7 @@ fn draw(events: &[Event], epochs: u32, width: usize) -> Result<String> {
     }
     for events in queues.values_mut() {
         let last = events.iter().map(|event| event.epoch).max().unwrap_or(0);
-        events.retain(|event| event.epoch + u64::from(epochs) > last && ["start", "flight", "wait"].contains(&event.name.as_str()));
+        events.retain(|event| last - event.epoch < u64::from(epochs) && ["start", "flight", "wait"].contains(&event.name.as_str()));
     }
     queues.retain(|_, events| events.iter().any(|event| event.name == "flight"));
     ensure!(!queues.is_empty(), "there is no epoch in these traces; run the program until it has waited for one");
@@ -156,8 +156,18 @@ mod tests {
 
     #[test]
     fn what_is_no_event_is_not_taken_for_one() {
-        for bad in ["{}", "{\"name\":\"start\"}", "{\"name\":\"start\",\"ts\":x,\"dur\":1,\"pid\":0,\"tid\":0,\"epoch\":1}"] {
+        for bad in ["{}", "{\"name\":\"start\"}"] {
             assert_eq!(event(bad), None);
         }
+        for (begun, took) in [("x", "1"), ("1", "-2"), ("1", "NaN"), ("1", "inf"), ("-inf", "1")] {
+            let bad = format!("{{\"name\":\"flight\",\"ts\":{begun},\"dur\":{took},\"pid\":0,\"tid\":0,\"epoch\":1}}");
+            assert_eq!(event(&bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_last_of_all_epochs_is_drawn() {
+        let event = event(&line("flight", 3, u64::MAX, 0.0, 9.0)).unwrap();
+        assert!(draw(&[event], 1000, 10).unwrap().contains("queue 3 |==========|"));
     }
 }
