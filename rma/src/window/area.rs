@@ -7,7 +7,7 @@ use super::{RmaWindow, WindowInner};
 use crate::layout::{Blocks, RangeSet};
 use crate::{Error, QueueId, Result};
 use bytemuck::Pod;
-use ndarray::{ArrayView, ArrayViewMut, Dim, Dimension, ShapeBuilder, StrideShape};
+use ndarray::{ArrayView, ArrayViewMut, Dim, Dimension, ShapeBuilder, ShapeError, StrideShape};
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::rc::Rc;
@@ -69,6 +69,14 @@ impl RmaWindow {
             return Err(invalid(format!("no {name} can be at byte {offset}; begin at a multiple of {align} bytes of memory")));
         }
         let is_empty = shape.contains(&0);
+        // What an array asks of its shape, also where a dimension has no element; else the window's length is the narrower limit.
+        let all = shape.iter().filter(|&&extent| extent > 0).try_fold(1usize, |all, &extent| all.checked_mul(extent));
+        if is_empty && all.is_none_or(|all| all > isize::MAX as usize) {
+            let limit = isize::MAX;
+            return Err(invalid(format!(
+                "{shape:?}, without dimensions of 0, are more elements than the limit of {limit}; use smaller ones"
+            )));
+        }
         let mut by_stride: Vec<usize> = (0..N).filter(|&d| shape[d] > 1).collect();
         by_stride.sort_by_key(|&d| strides[d]);
         // From the first element to behind the last of the dimensions so far, wide enough never to overflow.
@@ -91,13 +99,7 @@ impl RmaWindow {
         let Some(first) = NonNull::new(first) else { panic!("bug: a window at address 0") };
         let set =
             if is_empty { RangeSet::default() } else { covered(offset as u64, &by_stride, &shape, &strides, element_bytes as u64) };
-        // Without meaning where there is no element; an array wants them apart all the same.
-        let packed = |d: usize| shape[d + 1..].iter().map(|&extent| extent.max(1)).product();
-        let strides = std::array::from_fn(|d| match shape[d] {
-            _ if is_empty => packed(d),
-            1 => 0,
-            _ => strides[d],
-        });
+        let strides = std::array::from_fn(|d| if is_empty || shape[d] == 1 { 0 } else { strides[d] });
         Ok(Area { window: self.inner.clone(), extent: Extent::rows(set), first, shape, strides })
     }
 }
@@ -175,13 +177,27 @@ impl<T: Pod, const N: usize> Area<T, N> {
     where
         Dim<[usize; N]>: Dimension,
     {
-        let [shape, strides] = [self.shape, self.strides].map(|lengths| {
-            let mut dimension = Dim::<[usize; N]>::default();
-            dimension.slice_mut().copy_from_slice(&lengths);
-            dimension
-        });
-        shape.strides(strides)
+        dimension(self.shape).strides(dimension(self.strides))
     }
+
+    fn is_empty(&self) -> bool {
+        self.shape.contains(&0)
+    }
+}
+
+fn dimension<const N: usize>(lengths: [usize; N]) -> Dim<[usize; N]>
+where
+    Dim<[usize; N]>: Dimension,
+{
+    let mut dimension = Dim::<[usize; N]>::default();
+    dimension.slice_mut().copy_from_slice(&lengths);
+    dimension
+}
+
+/// What an array makes of an area without an element. It moves its pointer along other dimensions all the same, so there are no strides that
+/// could take it out of the memory.
+fn empty<V>(view: std::result::Result<V, ShapeError>) -> V {
+    view.unwrap_or_else(|cause| panic!("bug: an area of a shape that no array has: {cause}"))
 }
 
 impl<T: Pod, const N: usize> ReadArea<'_, T, N>
@@ -190,6 +206,9 @@ where
 {
     /// The elements as an array.
     pub fn view(&self) -> ArrayView<'_, T, Dim<[usize; N]>> {
+        if self.area.is_empty() {
+            return empty(ArrayView::from_shape(dimension(self.area.shape), &[]));
+        }
         // SAFETY: `area` checked that all elements lie inside the window's memory and begin where a T can, and `Held::on` that nobody
         // writes them while `_held` lives; any bit pattern is a T (Pod); the memory outlives the borrow of the area in it.
         unsafe { ArrayView::from_shape_ptr(self.area.layout(), self.area.first.as_ptr()) }
@@ -202,12 +221,18 @@ where
 {
     /// The elements as an array, to be read.
     pub fn view(&self) -> ArrayView<'_, T, Dim<[usize; N]>> {
+        if self.area.is_empty() {
+            return empty(ArrayView::from_shape(dimension(self.area.shape), &[]));
+        }
         // SAFETY: as for a read area; only this lease gives access to these elements while `_held` lives.
         unsafe { ArrayView::from_shape_ptr(self.area.layout(), self.area.first.as_ptr()) }
     }
 
     /// The elements as an array.
     pub fn view_mut(&mut self) -> ArrayViewMut<'_, T, Dim<[usize; N]>> {
+        if self.area.is_empty() {
+            return empty(ArrayViewMut::from_shape(dimension(self.area.shape), &mut []));
+        }
         // SAFETY: as above, `&mut self` makes this the only view of the only lease, and no element is in the area twice.
         unsafe { ArrayViewMut::from_shape_ptr(self.area.layout(), self.area.first.as_ptr()) }
     }
@@ -218,6 +243,7 @@ pub(super) mod tests {
     use super::*;
     use crate::{Comm, Config};
     use fastrand::Rng;
+    use ndarray::s;
     use std::time::Duration;
 
     /// Two ranks as threads, neither of which waits for ever.
@@ -275,6 +301,26 @@ pub(super) mod tests {
             }
         }
         assert!(made > 1000 && twice > 1000 && outside > 100, "{made} {twice} {outside}: the test has lost its teeth");
+    }
+
+    #[test]
+    fn an_area_without_an_element_has_a_shape_that_an_array_can_have() {
+        let comm = Comm::alone(Config::default()).unwrap();
+        let window = comm.window_alloc(64).unwrap();
+        let large = usize::MAX / 2;
+        for shape in [[0, usize::MAX, usize::MAX], [usize::MAX, 0, 2], [large, 2, 0], [0, 1, large + 1]] {
+            let refused = window.area::<u32, 3>(64, shape, [1; 3]).unwrap_err().to_string();
+            assert!(refused.contains("more elements than the limit of 9223372036854775807"), "{refused}");
+        }
+        for shape in [[0, 1, large], [large, 0, 1], [0, 0, 0]] {
+            let area = window.area::<u32, 3>(64, shape, [usize::MAX; 3]).unwrap();
+            assert_eq!(area.read().unwrap().view().shape(), shape);
+            assert_eq!(area.write().unwrap().view_mut().iter_mut().count(), 0);
+            // Nowhere along its dimensions does it leave the memory.
+            let read = area.read().unwrap();
+            let far = read.view().slice_move(s![..;-1, ..;-1, ..;-1]).as_ptr();
+            assert_eq!(far, read.view().as_ptr(), "{shape:?}");
+        }
     }
 
     #[test]
