@@ -247,6 +247,8 @@ impl<const N: usize> HaloBuilder<'_, N> {
         lines.push(format!("{} fields", fields.len()));
         for (number, (field, plan)) in self.fields.iter().zip(fields).enumerate() {
             lines.extend(describe(field.decomposition(), plan).into_iter().map(|line| format!("field {number} with {line}")));
+            // Of fields that look alike, the packed ghosts of one would be taken for those of another.
+            lines.push(format!("field {number} in {}", field.window().id()));
         }
         lines
     }

@@ -111,6 +111,14 @@ fn a_halo_wider_than_a_block_a_grid_of_other_ranks_and_different_wishes_are_name
         Halo::of(comm).field(&field).mode(mode).commit().map(drop)
     });
     assert!(modes.iter().all(|text| text.contains("mode Corners") && text.contains("mode Faces")), "{modes:?}");
+    let order = refused(|comm| {
+        let decomposition = Decomposition::with_grid([9, 3], [4, 1])?;
+        let [u, v] = [(); 2].map(|()| Field::<f64, 2>::new(comm, &decomposition, Layout::ghosts(1)));
+        let (u, v) = (u?, v?);
+        let [one, other] = if comm.rank() == Rank(1) { [&v, &u] } else { [&u, &v] };
+        Halo::of(comm).field(one).field(other).commit().map(drop)
+    });
+    assert!(order.iter().all(|text| text.contains("field 0 in window 0") && text.contains("field 0 in window 1")), "{order:?}");
     let none = refused(|comm| Halo::<2>::of(comm).commit().map(drop));
     assert!(none.iter().all(|text| text.contains("no field")), "{none:?}");
     let two = refused(|comm| {
