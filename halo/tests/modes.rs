@@ -186,6 +186,23 @@ fn different_roots_and_fields_of_a_gather_are_named_on_every_rank() {
 }
 
 #[test]
+fn a_gather_that_one_rank_cannot_do_is_an_error_on_every_rank_and_harms_nothing() {
+    let texts = ranks(3, |comm| {
+        let field = Field::<u32, 1>::new(&comm, &Decomposition::new([10], 3).unwrap(), Layout::ghosts(1)).unwrap();
+        field.fill_with(|[x]| x as u32).unwrap();
+        let held = (comm.rank() == Rank(1)).then(|| field.owned_mut().unwrap());
+        let text = field.gather(&comm, 0).unwrap_err().to_string();
+        drop(held);
+        let all = field.gather(&comm, 0).unwrap();
+        assert!(all.is_none_or(|all| all.iter().copied().eq(0..10)));
+        text
+    });
+    for text in texts {
+        assert!(text.contains("a write lease"), "{text}");
+    }
+}
+
+#[test]
 fn a_start_while_points_to_be_copied_are_written_is_refused_and_harms_nothing() {
     for (size, packing) in [(1, Packing::Auto), (2, Packing::Always)] {
         ranks(size, |comm| {
