@@ -72,7 +72,12 @@ pub struct Halo<const N: usize> {
     fields: Vec<Rc<dyn AnyField<N>>>,
     mode: Mode,
     outline: String,
+    failure: Failure,
 }
+
+/// Why an epoch ended between two phases. Neighbors wait in the later one, so no further epoch could end.
+#[derive(Default)]
+struct Failure(Option<String>);
 
 impl<const N: usize> fmt::Debug for HaloBuilder<'_, N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -106,8 +111,9 @@ pub struct InFlight<'h> {
     /// `None` when there is nothing to exchange.
     now: Option<Flying<'h>>,
     rest: &'h mut [Committed],
-    /// Why a phase could not be completed.
-    failure: Option<String>,
+    /// Whether the first phase is over.
+    past_first: bool,
+    failure: &'h mut Failure,
 }
 
 struct Flying<'h> {
@@ -135,10 +141,12 @@ impl<const N: usize> Halo<N> {
     ///
     /// Refused, and nothing started, while the program writes what is to be sent.
     pub fn start(&mut self) -> Result<InFlight<'_>> {
-        let Some((first, rest)) = self.phases.split_first_mut() else {
-            return Ok(InFlight { now: None, rest: &mut [], failure: None });
+        self.failure.check()?;
+        let (now, rest) = match self.phases.split_first_mut() {
+            Some((first, rest)) => (Some(first.start()?), rest),
+            None => (None, Default::default()),
         };
-        Ok(InFlight { now: Some(first.start()?), rest, failure: None })
+        Ok(InFlight { now, rest, past_first: false, failure: &mut self.failure })
     }
 
     /// Collective: proves the exchange. Marks every point of all fields with what says where it belongs, exchanges, looks at every point,
@@ -222,7 +230,8 @@ impl<const N: usize> HaloBuilder<'_, N> {
         let phases =
             plan.phases.iter().map(|phase| self.commit_phase(phase, &landing, &outbox, at_start)).collect::<Result<_>>()?;
         let outline = explain::outline(&outline, self.comm.rank(), &plan);
-        Ok(Halo { phases, mode: self.mode, outline, fields: self.fields })
+        let (fields, failure) = (self.fields, Failure::default());
+        Ok(Halo { phases, mode, outline, fields, failure })
     }
 
     fn check(&self) -> Result<Vec<FieldPlan<N>>> {
@@ -344,9 +353,9 @@ impl<'h> Flying<'h> {
 impl<'h> InFlight<'h> {
     /// Looks once, and moves on what can be: whether a `wait` would return at once.
     pub fn test(&mut self) -> Result<bool> {
-        self.check()?;
+        self.failure.check()?;
         while let Some(flying) = &mut self.now {
-            if !flying.flight.test()? {
+            if !flying.flight.test().inspect_err(|error| self.failure.0 = Some(error.full_text()))? {
                 return Ok(false);
             }
             if self.rest.is_empty() {
@@ -359,7 +368,7 @@ impl<'h> InFlight<'h> {
 
     /// Waits until this rank's points have gone out and every ghost is filled. An error makes the exchange unusable.
     pub fn wait(mut self) -> Result<Arrived<'h>> {
-        self.check()?;
+        self.failure.check()?;
         while !self.rest.is_empty() {
             self.next()?;
         }
@@ -372,14 +381,24 @@ impl<'h> InFlight<'h> {
         let over = now.map_or(Ok(()), |flying| flying.wait().map(drop));
         let Some((next, rest)) = rest.split_first_mut() else { return over };
         let started = over.and_then(|()| next.start());
-        self.failure = started.as_ref().err().map(Error::full_text);
-        (self.now, self.rest) = (Some(started?), rest);
+        self.failure.0 = started.as_ref().err().map(Error::full_text);
+        (self.now, self.rest, self.past_first) = (Some(started?), rest, true);
         Ok(())
     }
+}
 
-    /// Nobody may take ghosts for filled because an error was overlooked.
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        if self.past_first && self.now.is_some() {
+            self.failure.0.get_or_insert_with(|| "it was dropped in flight; wait for every flight".into());
+        }
+    }
+}
+
+impl Failure {
+    /// Nobody may take ghosts for filled because an error was overlooked, or wait for those who wait here.
     fn check(&self) -> Result<()> {
-        match &self.failure {
+        match &self.0 {
             None => Ok(()),
             Some(reason) => Err(Error::Invalid { what: "exchange that failed", reason: reason.clone() }),
         }

@@ -241,6 +241,24 @@ fn an_error_of_a_phase_is_not_forgotten_in_the_next() {
         assert!(error.to_string().contains("a write lease"), "{error}");
         drop(held);
         assert!(flight.wait().unwrap_err().to_string().contains("a write lease"));
+        // Neighbors may still be in the second phase, where no epoch after this one would find them.
+        assert!(halo.start().unwrap_err().to_string().contains("a write lease"));
+    });
+}
+
+#[test]
+fn a_flight_dropped_between_phases_makes_the_exchange_unusable_at_once() {
+    ranks(2, |comm| {
+        let decomposition = Decomposition::with_grid([6, 8], [1, 2]).unwrap();
+        let field = Field::<u32, 2>::new(&comm, &decomposition, Layout::ghosts(1)).unwrap();
+        let mut halo = Halo::of(&comm).field(&field).mode(Mode::ByDimension).commit().unwrap();
+        let mut flight = halo.start().unwrap();
+        let begin = Instant::now();
+        while !flight.test().unwrap() {
+            assert!(begin.elapsed() < DEADLINE, "never complete");
+        }
+        drop(flight);
+        assert!(halo.start().unwrap_err().to_string().contains("dropped in flight"));
     });
 }
 
