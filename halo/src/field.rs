@@ -40,7 +40,7 @@ pub(crate) struct Parts<T, const N: usize> {
     pub(crate) local: Local<N>,
     pub(crate) window: RmaWindow,
     block: Block<N>,
-    owned: Area<T, N>,
+    pub(crate) owned: Area<T, N>,
     interior: Area<T, N>,
     pub(crate) padded: Area<T, N>,
 }

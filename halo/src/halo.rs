@@ -9,7 +9,8 @@ use crate::field::{Field, Parts, describe};
 use crate::plan::{FieldPlan, Mode, Outline, Packing, Phase};
 use crate::verify::Saved;
 use ndarray::{Dim, Dimension};
-use rma::{Area, Comm, Error, MsgHandle, Pod, Rank, ReadArea, Result, RmaWindow, WriteArea};
+use rma::bootstrap::all_or_none;
+use rma::{Area, Comm, Deadline, Error, MsgHandle, Pod, Rank, ReadArea, Result, RmaWindow, WriteArea};
 use rma_algorithms::{Cut, Exchange, Flight, Ready};
 use std::fmt;
 use std::rc::Rc;
@@ -21,7 +22,9 @@ pub(crate) trait AnyField<const N: usize> {
     fn decomposition(&self) -> &Decomposition<N>;
     fn window(&self) -> &RmaWindow;
     fn copy(&self, plan: CopyPlan<'_, N>, twin: Option<CopyPlan<'_, N>>) -> Result<Box<dyn BoxCopy>>;
+    fn may_be_marked(&self, exposed_at_start: bool) -> Result<()>;
     fn mark(&self, arrived: &Arrived<'_>, number: usize, rank: Rank) -> Result<Saved>;
+    fn put_back(&self, arrived: &Arrived<'_>, saved: &Saved) -> Result<()>;
     fn check(&self, arrived: &Arrived<'_>, number: usize, rank: Rank, mode: Mode, saved: &Saved) -> Result<()>;
 }
 
@@ -43,6 +46,14 @@ where
 
     fn copy(&self, plan: CopyPlan<'_, N>, twin: Option<CopyPlan<'_, N>>) -> Result<Box<dyn BoxCopy>> {
         Parts::copy(self, plan, twin)
+    }
+
+    fn may_be_marked(&self, exposed_at_start: bool) -> Result<()> {
+        Parts::may_be_marked(self, exposed_at_start)
+    }
+
+    fn put_back(&self, arrived: &Arrived<'_>, saved: &Saved) -> Result<()> {
+        Parts::put_back(self, arrived, saved)
     }
 
     fn mark(&self, arrived: &Arrived<'_>, number: usize, rank: Rank) -> Result<Saved> {
@@ -71,6 +82,7 @@ pub struct Halo<const N: usize> {
     phases: Vec<Committed>,
     fields: Vec<Rc<dyn AnyField<N>>>,
     mode: Mode,
+    exposed_at_start: bool,
     outline: String,
     failure: Failure,
 }
@@ -153,10 +165,22 @@ impl<const N: usize> Halo<N> {
     /// ghosts that are to be filled and ghosts that are not, and puts back what the owned points held.
     ///
     /// [`Error::Invalid`] on a rank with wrong points names the first, [`Error::CollectiveFailed`] says so on the others.
+    /// Refused on every rank while a lease on any point of the fields is alive.
     pub fn verify(&mut self, comm: &Comm) -> Result<()> {
         let (fields, rank, mode) = (self.fields.clone(), comm.rank(), self.mode);
+        let all_or_none = |mine| all_or_none(comm.bootstrap(), "verify", mine, Deadline::after(comm.config().setup_timeout));
+        // A rank that cannot go on would leave the others waiting.
+        all_or_none(fields.iter().try_for_each(|field| field.may_be_marked(self.exposed_at_start)))?;
         let arrived = self.start()?.wait()?;
-        let saved: Vec<_> = (0..).zip(&fields).map(|(number, field)| field.mark(&arrived, number, rank)).collect::<Result<_>>()?;
+        let mut saved = Vec::new();
+        let marked = (0..).zip(&fields).try_for_each(|(number, field)| {
+            saved.push(field.mark(&arrived, number, rank)?);
+            Ok(())
+        });
+        if let Err(error) = all_or_none(marked) {
+            fields.iter().zip(&saved).try_for_each(|(field, saved)| field.put_back(&arrived, saved))?;
+            return Err(error);
+        }
         drop(arrived);
         let arrived = self.start()?.wait()?;
         let checks = fields.iter().zip(&saved).enumerate();
@@ -231,7 +255,7 @@ impl<const N: usize> HaloBuilder<'_, N> {
             plan.phases.iter().map(|phase| self.commit_phase(phase, &landing, &outbox, at_start)).collect::<Result<_>>()?;
         let outline = explain::outline(&outline, self.comm.rank(), &plan);
         let (fields, failure) = (self.fields, Failure::default());
-        Ok(Halo { phases, mode, outline, fields, failure })
+        Ok(Halo { phases, mode, exposed_at_start: at_start, outline, fields, failure })
     }
 
     fn check(&self) -> Result<Vec<FieldPlan<N>>> {

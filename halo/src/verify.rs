@@ -64,6 +64,11 @@ impl<T: Pod, const N: usize> Parts<T, N>
 where
     Dim<[usize; N]>: Dimension,
 {
+    /// Refused while the program holds what a start or the marks need, as far as that can be told before the start.
+    pub(crate) fn may_be_marked(&self, exposed_at_start: bool) -> Result<()> {
+        if exposed_at_start { &self.padded } else { &self.owned }.write().map(drop)
+    }
+
     /// Marks every owned point and every ghost, and says what stood there.
     pub(crate) fn mark(&self, arrived: &Arrived<'_>, number: usize, rank: Rank) -> Result<Saved> {
         let mut area = arrived.write_area(&self.padded)?;
@@ -78,9 +83,17 @@ where
         Ok(Box::new(saved))
     }
 
+    /// Puts back what stood there.
+    pub(crate) fn put_back(&self, arrived: &Arrived<'_>, saved: &Saved) -> Result<()> {
+        if let Some(saved) = saved.downcast_ref::<Array<T, Dim<[usize; N]>>>() {
+            arrived.write_area(&self.padded)?.view_mut().assign(saved);
+        }
+        Ok(())
+    }
+
     /// Looks at every point, then puts back what stood there.
     pub(crate) fn check(&self, arrived: &Arrived<'_>, number: usize, rank: Rank, mode: Mode, saved: &Saved) -> Result<()> {
-        let mut area = arrived.write_area(&self.padded)?;
+        let area = arrived.write_area(&self.padded)?;
         let (mut wrong, mut first) = (0u64, None);
         for (at, element) in area.view().indexed_iter() {
             let at = array_of::<N>(at);
@@ -91,9 +104,8 @@ where
                 first = first.or(Some((at, point)));
             }
         }
-        if let Some(saved) = saved.downcast_ref::<Array<T, Dim<[usize; N]>>>() {
-            area.view_mut().assign(saved);
-        }
+        drop(area);
+        self.put_back(arrived, saved)?;
         let Some((at, point)) = first else { return Ok(()) };
         let expected = point.map_or("was to stay as it was".into(), |point| format!("is not global point {point:?}"));
         let reason = format!(

@@ -247,6 +247,42 @@ fn an_error_of_a_phase_is_not_forgotten_in_the_next() {
 }
 
 #[test]
+fn a_proof_that_one_rank_cannot_do_is_an_error_on_every_rank_and_harms_nothing() {
+    for (at_start, mode) in [(false, Mode::Faces), (true, Mode::Faces), (false, Mode::ByDimension)] {
+        let texts = Comm::threads(3, |comm| {
+            let decomposition = Decomposition::with_grid([6, 9], [1, 3]).unwrap();
+            let [u, v] = [(); 2].map(|()| Field::<u32, 2>::new(&comm, &decomposition, Layout::ghosts(1)).unwrap());
+            [&u, &v].into_iter().for_each(|field| field.fill_with(|[x, y]| (10 * x + y) as u32).unwrap());
+            let edge = v.area(Block { start: [0, 1], len: [1, 3] }).unwrap();
+            let halo = Halo::of(&comm).field(&u).field(&v).mode(mode);
+            let mut halo = if at_start { halo.expose_at_start() } else { halo }.commit().unwrap();
+            let is_odd_one = comm.rank() == Rank(1);
+            let mut refused = || halo.verify(&comm).unwrap_err().to_string();
+            let mut texts = Vec::new();
+            let held = is_odd_one.then(|| v.owned().unwrap());
+            texts.push(refused());
+            drop(held);
+            let held = is_odd_one.then(|| v.owned_mut().unwrap());
+            texts.push(refused());
+            drop(held);
+            // Behind an open edge: in nobody's way until it is to be marked.
+            let held = is_odd_one.then(|| edge.read().unwrap());
+            texts.push(refused());
+            drop(held);
+            halo.verify(&comm).unwrap();
+            for field in [&u, &v] {
+                let start = field.block().start[1];
+                assert!(field.owned().unwrap().view().indexed_iter().all(|((x, y), &value)| value == (10 * x + start + y) as u32));
+            }
+            texts
+        });
+        for texts in texts.unwrap() {
+            assert!(texts.iter().all(|text| text.contains("lease on an area")), "{at_start} {mode:?} {texts:?}");
+        }
+    }
+}
+
+#[test]
 fn a_flight_dropped_between_phases_makes_the_exchange_unusable_at_once() {
     ranks(2, |comm| {
         let decomposition = Decomposition::with_grid([6, 8], [1, 2]).unwrap();
