@@ -108,7 +108,7 @@ impl Grid {
             return None;
         }
         coordinates[dimension] = match side {
-            Side::Below => (at + extent - 1) % extent,
+            Side::Below => at.checked_sub(1).unwrap_or(extent - 1),
             Side::Above => (at + 1) % extent,
         };
         Some(self.rank(&coordinates))
@@ -210,6 +210,14 @@ mod tests {
         let narrow = Grid::new(&[2, 1], &[true; 2]).unwrap();
         let ranks: Vec<_> = narrow.neighbors(Rank(0)).iter().map(|neighbor| neighbor.rank.0).collect();
         assert_eq!(ranks, [1, 1, 0, 0]);
+    }
+
+    #[test]
+    fn a_dimension_may_be_as_long_as_ranks_are_many() {
+        let grid = Grid::new(&[u32::MAX], &[true]).unwrap();
+        let last = Rank(u32::MAX - 1);
+        assert_eq!((grid.beside(last, 0, Side::Above), grid.beside(Rank(0), 0, Side::Below)), (Some(Rank(0)), Some(last)));
+        assert_eq!(grid.beside(last, 0, Side::Below), Some(Rank(u32::MAX - 2)));
     }
 
     #[test]
