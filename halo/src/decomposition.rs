@@ -32,6 +32,7 @@ impl<const N: usize> Decomposition<N> {
     ///
     /// [`Error::Invalid`] when a rank would be left without a cell.
     pub fn new(cells: [usize; N], ranks: u32) -> Result<Self> {
+        check_number(cells)?;
         let fits = |grid: &[u32; N]| grid.iter().zip(cells).all(|(&extent, cells)| extent as usize <= cells);
         let best = shapes(ranks).into_iter().filter(fits).min_by_key(|&grid| (exchanged_cells(cells, grid), Reverse(grid)));
         match best {
@@ -53,10 +54,7 @@ impl<const N: usize> Decomposition<N> {
                 cells[d], grid[d]
             )));
         }
-        let bytes = cells.iter().try_fold(1usize, |all, &cells| all.checked_mul(cells)).filter(|&all| all <= isize::MAX as usize);
-        if bytes.is_none() {
-            return Err(invalid(format!("{cells:?} cells are more than there can be; use smaller ones")));
-        }
+        check_number(cells)?;
         match Grid::new(&grid, &[false; N]) {
             Some(grid) => Ok(Self { cells, grid }),
             None => Err(invalid(format!("{grid:?} is no grid of ranks; use one rank or more in every dimension"))),
@@ -122,6 +120,15 @@ impl<const N: usize> Decomposition<N> {
         let mut steps = direction.iter().enumerate().filter(|(_, step)| **step != 0);
         steps.try_fold(rank, |at, (d, &step)| self.grid.beside(at, d, side(step)))
     }
+}
+
+/// So many that neither they nor those of all faces overflow when they are counted.
+fn check_number<const N: usize>(cells: [usize; N]) -> Result<()> {
+    let (all, limit) = (cells.iter().try_fold(1usize, |all, &cells| all.checked_mul(cells)), isize::MAX as usize);
+    if all.is_none_or(|all| all > limit) {
+        return Err(invalid(format!("{cells:?} cells are more than the {limit} that there can be; use fewer")));
+    }
+    Ok(())
 }
 
 fn invalid(reason: String) -> Error {
@@ -192,7 +199,14 @@ mod tests {
         assert!(text(Decomposition::with_grid([4, 9], [5, 1])).contains("4 cells over 5 ranks in dimension 0"));
         assert!(text(Decomposition::new([2, 2], 5)).contains("no grid of 5 ranks"));
         assert!(text(Decomposition::with_grid([4, 9], [0, 1])).contains("no grid of ranks"));
-        assert!(text(Decomposition::with_grid([usize::MAX, 9], [1, 1])).contains("more than there can be"));
+        let most = "more than the 9223372036854775807 that there can be";
+        assert!(text(Decomposition::with_grid([usize::MAX, 9], [1, 1])).contains(most));
+        for (cells, ranks) in [([usize::MAX; 4], 1), ([usize::MAX; 4], 6), ([1, 1, 1 << 32, 1 << 31], 1)] {
+            assert!(Decomposition::new(cells, ranks).unwrap_err().to_string().contains(most), "{cells:?}");
+        }
+        assert_eq!(Decomposition::new([isize::MAX as usize, 1, 1], 7).unwrap().grid(), [7, 1, 1]);
+        assert!(Decomposition::new([4], 0).unwrap_err().to_string().contains("no grid of ranks"));
+        assert!(Decomposition::<0>::new([], 1).is_err());
     }
 
     /// P0, trap h: a closed dimension of one or two ranks.
