@@ -65,12 +65,15 @@ impl<const N: usize> Block<N> {
     /// Without the outermost points on both sides of each dimension; empty where there are not as many.
     pub fn shrunk(&self, margins: [(usize, usize); N]) -> Self {
         let start = std::array::from_fn(|d| self.start[d] + margins[d].0.min(self.len[d]));
-        let len = std::array::from_fn(|d| self.len[d].saturating_sub(margins[d].0 + margins[d].1));
+        let len = std::array::from_fn(|d| self.len[d].saturating_sub(margins[d].0).saturating_sub(margins[d].1));
         Self { start, len }
     }
 
-    /// What is left of it without a box inside: at most two pieces a dimension, none empty, no point in two of them.
-    pub fn without(&self, inner: &Self) -> Vec<Self> {
+    /// What is left of it without another box: at most two pieces a dimension, none empty, no point in two of them.
+    pub fn without(&self, other: &Self) -> Vec<Self> {
+        let inside = |d: usize, at: usize| at.clamp(self.start[d], self.range(d).end);
+        let start = std::array::from_fn(|d| inside(d, other.start[d]));
+        let inner = Self { start, len: std::array::from_fn(|d| inside(d, other.range(d).end) - start[d]) };
         if inner.is_empty() {
             return if self.is_empty() { Vec::new() } else { vec![*self] };
         }
@@ -110,5 +113,18 @@ mod tests {
             }
             assert!(times.iter().all(|&times| times == 1), "{whole:?} without {inner:?}: {pieces:?}");
         }
+    }
+
+    #[test]
+    fn a_box_that_reaches_beyond_takes_away_what_it_shares() {
+        let block = Block { start: [2, 2], len: [4, 4] };
+        assert_eq!(block.without(&Block { start: [0, 0], len: [4, 9] }), [Block { start: [4, 2], len: [2, 4] }]);
+        for apart in
+            [Block { start: [0, 0], len: [9, 2] }, Block { start: [7, 2], len: [3, 3] }, Block { start: [3, 3], len: [0, 2] }]
+        {
+            assert_eq!(block.without(&apart), [block]);
+        }
+        assert!(block.without(&Block { start: [1, 1], len: [9, 9] }).is_empty());
+        assert!(block.shrunk([(usize::MAX, usize::MAX), (0, 1)]).is_empty());
     }
 }
