@@ -184,6 +184,7 @@ impl<const N: usize> Outline<'_, N> {
         let from = self.local(field, rank).place(&source, plan.element_bytes);
         let (mut puts, mut gather) = (strided(ghost.len, from, to, plan.element_bytes), None);
         if puts.len() > 1 && landing.is_some() && !self.gathers_freely {
+            *outbox_bytes = packed_start(*outbox_bytes, plan);
             let from = Place::packed(*outbox_bytes, ghost.len);
             puts = strided(ghost.len, from, to, plan.element_bytes);
             gather = Some((source, *outbox_bytes));
@@ -203,6 +204,7 @@ impl<const N: usize> Outline<'_, N> {
                     let local = self.local(field, rank);
                     let ghost = local.ghost(direction, self.along(step, rank));
                     if !ghost.is_empty() && self.is_packed(local.run_bytes(&ghost, plan.element_bytes), &ghost, plan) {
+                        end_bytes = packed_start(end_bytes, plan);
                         landings.push(Landing { field, direction, ghost, offset_bytes: end_bytes });
                         end_bytes += packed_bytes(&ghost, plan);
                     }
@@ -260,6 +262,11 @@ impl<const N: usize> Outline<'_, N> {
 /// How much room a box takes when it is packed.
 fn packed_bytes<const N: usize>(block: &Block<N>, field: &FieldPlan<N>) -> usize {
     (block.points() * field.element_bytes).next_multiple_of(PACKED_ALIGN_BYTES)
+}
+
+/// Where a box can begin that is packed behind so many bytes: also where elements want more than lines do, up to a page, which the size of one tells.
+fn packed_start<const N: usize>(bytes: usize, field: &FieldPlan<N>) -> usize {
+    bytes.next_multiple_of(1 << field.element_bytes.trailing_zeros().min(12))
 }
 
 #[cfg(test)]
@@ -441,6 +448,27 @@ mod tests {
             check_any::<4>(&mut random, 2);
         }
         assert!(counts.iter().all(|&count| count > 200), "{counts:?}: the test has lost its teeth");
+    }
+
+    #[test]
+    fn packed_boxes_begin_where_their_elements_can() {
+        let decomposition = Decomposition::with_grid([4, 4, 9], [1, 1, 3]).unwrap().periodic([true; 3]);
+        let fields = [1, 256, 24, 4096, 8].map(|element_bytes| FieldPlan { layout: Layout::ghosts(1), element_bytes });
+        let (mode, packing) = (Mode::Faces, Packing::Always);
+        let outline = Outline { decomposition: &decomposition, fields: &fields, mode, packing, gathers_freely: false };
+        let Plan { phases, landing_bytes, outbox_bytes } = outline.plan(Rank(1));
+        let size = |field: usize, block: &Block<3>| (fields[field].element_bytes, block.points() * fields[field].element_bytes);
+        let mut landed: Vec<_> = phases[0].landings.iter().map(|land| (land.offset_bytes, size(land.field, &land.ghost))).collect();
+        let gathered = phases[0].sends.iter().filter_map(|send| send.gather.map(|(block, at)| (at, size(send.field, &block))));
+        let mut gathered: Vec<_> = gathered.collect();
+        for (boxes, all) in [(&mut landed, landing_bytes), (&mut gathered, outbox_bytes)] {
+            assert_eq!(boxes.len(), 2 * fields.len());
+            boxes.push((all, (1, 0)));
+            for pair in boxes.windows(2) {
+                let (at, (element_bytes, bytes)) = pair[0];
+                assert!(at.is_multiple_of(1 << element_bytes.trailing_zeros()) && at + bytes <= pair[1].0, "{boxes:?}");
+            }
+        }
     }
 
     #[test]
