@@ -187,7 +187,7 @@ impl<const N: usize> Halo<N> {
         // All of them, as each puts back what stood in its field.
         let results: Vec<_> = checks.map(|(number, (field, saved))| field.check(&arrived, number, rank, mode, saved)).collect();
         drop(arrived);
-        agree(comm, "verify", results.into_iter().collect::<Result<()>>(), |()| Vec::new())
+        all_or_none(results.into_iter().collect())
     }
 
     /// What was built at commit, for people: who gets what, in which way.
