@@ -128,7 +128,9 @@ impl Comm {
             active: RefCell::default(),
             retired: RefCell::default(),
         };
-        Ok(Self { inner: Rc::new(inner) })
+        let inner = Rc::new(inner);
+        bootstrap::move_on(Rc::downgrade(&inner));
+        Ok(Self { inner })
     }
 
     /// This rank.
@@ -214,6 +216,12 @@ fn decorate(mut backend: Rc<dyn Backend>, rank: Rank, config: &Config) -> Rc<dyn
     backend
 }
 
+impl bootstrap::Flights for Weak<CommInner> {
+    fn advance(&self) -> Option<bool> {
+        self.upgrade().map(|comm| CommInner::advance(&comm, None))
+    }
+}
+
 impl CommInner {
     /// What a collective call came to on all ranks: everywhere a value, or everywhere an error.
     pub(crate) fn all_or_none<T>(&self, call: &'static str, mine: Result<T>, deadline: Deadline) -> Result<T> {
@@ -232,8 +240,13 @@ impl CommInner {
     /// Moves on what other queues have under way: a put that waited for its credit goes out although the program waits for
     /// something else. Says whether there is such a queue. Errors come up again when the queue itself is waited for.
     pub(crate) fn advance_others(&self, than: &Rc<Active>) -> bool {
+        self.advance(Some(than))
+    }
+
+    fn advance(&self, but: Option<&Rc<Active>>) -> bool {
         let mut flying = false;
-        for other in self.active.borrow().iter().filter_map(Weak::upgrade).filter(|other| !Rc::ptr_eq(other, than)) {
+        let others = self.active.borrow();
+        for other in others.iter().filter_map(Weak::upgrade).filter(|other| but.is_none_or(|but| !Rc::ptr_eq(other, but))) {
             flying |= other.life.get().phase() == Phase::InFlight;
             if other.life.get().phase() != Phase::Failed
                 && let Ok(mut committed) = other.committed.try_borrow_mut()
@@ -270,6 +283,7 @@ impl CommInner {
             return false;
         }
         let before = self.retired.borrow().len();
+        self.advance(None);
         self.reap();
         if self.retired.borrow().len() == before {
             std::thread::park_timeout(deadline.left(Duration::from_micros(200)));

@@ -115,6 +115,8 @@ macro_rules! for_each_body {
             a_queue_that_timed_out_is_poisoned_and_can_be_cleared: 2,
                 waiting::a_queue_that_timed_out_is_poisoned_and_can_be_cleared;
             a_dropped_flight_poisons_only_its_queue: 1, waiting::a_dropped_flight_poisons_only_its_queue;
+            a_put_goes_out_when_its_credit_comes_whatever_the_origin_waits_for: 2,
+                waiting::a_put_goes_out_when_its_credit_comes_whatever_the_origin_waits_for;
             a_partner_that_clears_early_is_named: 2, waiting::a_partner_that_clears_early_is_named;
             a_target_that_clears_early_is_named: 2, waiting::a_target_that_clears_early_is_named;
             test_alone_names_a_partner_that_clears_early: 2, waiting::test_alone_names_a_partner_that_clears_early;

@@ -208,6 +208,41 @@ pub fn a_target_that_clears_early_is_named(comm: &Comm, _seed: u64) -> anyhow::R
     Ok(())
 }
 
+/// The target gives the credit that the origin's put lacks when the origin is in a call of all ranks already, and comes to that call only
+/// when the put has arrived. The same with a lease of the origin on what the target may write until it clears another queue.
+pub fn a_put_goes_out_when_its_credit_comes_whatever_the_origin_waits_for(comm: &Comm, _seed: u64) -> anyhow::Result<()> {
+    let (origin, target) = (comm.size() - 1, 0);
+    let (line, back) = (Line::new(comm, origin, target)?, Line::new(comm, target, origin)?);
+    let mut queue = line.queue(comm)?;
+    queue.timeout(Some(PATIENCE / 2));
+    let (mut queue, back_queue) = (queue.commit()?, back.queue(comm)?.commit()?);
+    let arrived = queue.start()?.wait()?;
+    if comm.rank().0 == target {
+        comm.barrier()?;
+        drop(arrived);
+        let arrived = queue.start()?.wait()?;
+        comm.barrier()?;
+        comm.barrier()?;
+        drop(arrived);
+        drop(queue.start()?.wait()?);
+        back_queue.clear();
+    } else {
+        drop(arrived);
+        let flight = queue.start()?;
+        comm.barrier()?;
+        comm.barrier()?;
+        drop(flight.wait()?);
+        back_queue.clear();
+        let flight = queue.start()?;
+        comm.barrier()?;
+        back.inbox.write::<u64>(..)?[0] = 1;
+        drop(flight.wait()?);
+    }
+    comm.barrier()?;
+    queue.clear();
+    everything_still_works(comm)
+}
+
 /// The last rank ends at once; the others' collective calls name it instead of waiting.
 pub fn a_rank_that_left_is_named_in_collective_calls(comm: &Comm, _seed: u64) -> anyhow::Result<()> {
     let gone = comm.size() - 1;

@@ -20,6 +20,7 @@ pub mod threads;
 
 pub use conversation::conversation;
 pub use idle::while_waiting;
+pub(crate) use idle::{Flights, move_on};
 
 use crate::config::Place;
 use crate::shm::inherit;

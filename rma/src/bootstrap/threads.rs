@@ -2,7 +2,7 @@
 //! Owns the state the ranks share. Must not know what the ranks do between their calls.
 
 use super::failure::{Call, Failure, Kind, Why, check_outgoing, list_ranks, timeout};
-use super::{Bootstrap, Departure, Messages, Objection};
+use super::{Bootstrap, Departure, Messages, Objection, idle};
 use crate::{Deadline, Error, Rank, Result};
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -185,6 +185,7 @@ impl ThreadsBootstrap {
         if round.missing == 0 {
             self.shared.changed.notify_all();
         }
+        let mut patience = None;
         loop {
             let State { rounds, departed, failure, .. } = &mut *guard;
             let round =
@@ -211,8 +212,15 @@ impl ThreadsBootstrap {
                 self.fail(guard, call, seq, Why::Other { call, reason: error.to_string() });
                 return Err(error);
             }
-            let patience = deadline.left(Duration::from_secs(3600));
-            guard = self.shared.changed.wait_timeout(guard, patience).unwrap_or_else(PoisonError::into_inner).0;
+            guard = match patience.take() {
+                // Looked at once more after the work, which takes the lock of nobody.
+                None => {
+                    drop(guard);
+                    patience = Some(idle::work(deadline.left(Duration::from_secs(3600))));
+                    self.state()
+                }
+                Some(patience) => self.shared.changed.wait_timeout(guard, patience).unwrap_or_else(PoisonError::into_inner).0,
+            };
         }
     }
 
