@@ -64,7 +64,11 @@ impl RmaWindow {
         let element_bytes = size_of::<T>();
         // Inside the window's memory, as is checked below; wrapping only so that no unsafe is needed for arithmetic.
         let first = self.inner.mem.base().as_ptr().wrapping_add(offset).cast::<T>();
-        if element_bytes == 0 || !first.is_aligned() {
+        if element_bytes == 0 {
+            let name = std::any::type_name::<T>();
+            return Err(invalid(format!("elements of type {name} have no bytes; take a type of one byte or more")));
+        }
+        if !first.is_aligned() {
             let (name, align) = (std::any::type_name::<T>(), align_of::<T>());
             return Err(invalid(format!("no {name} can be at byte {offset}; begin at a multiple of {align} bytes of memory")));
         }
@@ -307,6 +311,8 @@ pub(super) mod tests {
     fn an_area_without_an_element_has_a_shape_that_an_array_can_have() {
         let comm = Comm::alone(Config::default()).unwrap();
         let window = comm.window_alloc(64).unwrap();
+        let no_bytes = window.area::<(), 1>(0, [4], [1]).unwrap_err().to_string();
+        assert!(no_bytes.contains("elements of type () have no bytes"), "{no_bytes}");
         let large = usize::MAX / 2;
         for shape in [[0, usize::MAX, usize::MAX], [usize::MAX, 0, 2], [large, 2, 0], [0, 1, large + 1]] {
             let refused = window.area::<u32, 3>(64, shape, [1; 3]).unwrap_err().to_string();
