@@ -11,7 +11,7 @@ use crate::cut::{Cut, Stepping};
 use crate::model::Machine;
 use crate::schedule::{Message, Put, Round, Schedule};
 use rma::bootstrap::all_or_none;
-use rma::{Deadline, Error, MsgHandle, Rail, Result, RmaQueue};
+use rma::{Comm, Deadline, Error, MsgHandle, Rail, Result, RmaQueue};
 use std::ops::Range;
 
 /// What a failure on another rank is said to have come from.
@@ -41,17 +41,7 @@ pub(super) fn commit(open: &Open<'_>) -> Result<Ready> {
 
 /// What this rank alone can find wrong; its messages as the schedules know them.
 fn check(open: &Open<'_>) -> Result<Vec<Message>> {
-    let caps = open.comm.caps();
-    if let Some(rails) = open.rails {
-        if rails == 0 {
-            let reason = format!("0 rails carry nothing; use 1 to {}, or leave it out", caps.rails);
-            return Err(Error::Invalid { what: "rails of an exchange", reason });
-        }
-        if rails > caps.rails {
-            let (rail, backend) = (Rail(rails - 1), caps.name);
-            return Err(Error::NoSuchRail { what: "rails of an exchange", rail, backend, rails: caps.rails });
-        }
-    }
+    check_rails(open.comm, open.rails)?;
     if let Some(Machine { step_us, rail_bytes_per_us }) = open.machine
         && !(step_us.is_finite() && rail_bytes_per_us.is_finite() && step_us >= 0.0 && rail_bytes_per_us > 0.0)
     {
@@ -65,6 +55,22 @@ fn check(open: &Open<'_>) -> Result<Vec<Message>> {
         return Err(Error::NoSuchRank { what: "origin of an exchange", rank, size: open.comm.size() });
     }
     open.messages.iter().enumerate().map(|(number, puts)| message(number, puts)).collect()
+}
+
+/// That there are so many rails.
+pub(super) fn check_rails(comm: &Comm, rails: Option<u16>) -> Result<()> {
+    let caps = comm.caps();
+    match rails {
+        Some(0) => {
+            let reason = format!("0 rails carry nothing; use 1 to {}, or leave it out", caps.rails);
+            Err(Error::Invalid { what: "rails of an exchange", reason })
+        }
+        Some(rails) if rails > caps.rails => {
+            let (rail, backend) = (Rail(rails - 1), caps.name);
+            Err(Error::NoSuchRail { what: "rails of an exchange", rail, backend, rails: caps.rails })
+        }
+        _ => Ok(()),
+    }
 }
 
 fn message(number: usize, puts: &[MsgHandle]) -> Result<Message> {

@@ -2,7 +2,9 @@
 //! Owns how much is measured; on an emulated device by that device's clock.
 
 use super::agreement::largest;
+use super::commit::check_rails;
 use crate::model::Machine;
+use rma::bootstrap::all_or_none;
 use rma::{Arrived, Comm, Deadline, Rail, Result, RmaWindow};
 use std::time::{Duration, Instant};
 
@@ -22,6 +24,7 @@ const VIRTUAL_EPOCHS: usize = 2;
 /// `rails` rails. Takes two small windows for the time being, and on a fast machine some milliseconds a rail.
 pub fn probe(comm: &Comm, rails: u16, longest_bytes: u64) -> Result<Machine> {
     let deadline = || Deadline::after(comm.config().setup_timeout);
+    all_or_none(comm.bootstrap(), "probe", check_rails(comm, Some(rails)), deadline())?;
     // Lengths that a message can have are exact enough in a float.
     let [longest] = largest([longest_bytes as f64], comm.bootstrap(), deadline())?;
     let many_bytes = (longest as u64).clamp(LEAST_BYTES, MOST_BYTES) as usize;
@@ -67,4 +70,21 @@ fn ring_us(comm: &Comm, [inbox, outbox]: [&RmaWindow; 2], rail: Rail, bytes: usi
 
 fn taken(arrived: &Arrived<'_>, begun: Instant) -> Duration {
     arrived.virtual_span().map_or_else(|| begun.elapsed(), |span| span.duration())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rails_that_are_not_there_are_refused_on_every_rank() {
+        let texts = Comm::threads(2, |comm| {
+            let refused = |rails| probe(&comm, rails, 8).unwrap_err().to_string();
+            let none = refused(if comm.rank().0 == 1 { 0 } else { comm.rails() });
+            (none, refused(comm.rails() + 1))
+        });
+        for (none, more) in texts.unwrap() {
+            assert!(none.contains("0 rails carry nothing") && more.contains("there is no rail"), "{none}; {more}");
+        }
+    }
 }
