@@ -84,12 +84,9 @@ pub struct Halo<const N: usize> {
     mode: Mode,
     exposed_at_start: bool,
     outline: String,
-    failure: Failure,
+    /// Why no further epoch can be started: one was left between two phases, and neighbors wait in the later one.
+    stuck: Option<String>,
 }
-
-/// Why an epoch ended between two phases. Neighbors wait in the later one, so no further epoch could end.
-#[derive(Default)]
-struct Failure(Option<String>);
 
 impl<const N: usize> fmt::Debug for HaloBuilder<'_, N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -123,9 +120,7 @@ pub struct InFlight<'h> {
     /// `None` when there is nothing to exchange.
     now: Option<Flying<'h>>,
     rest: &'h mut [Committed],
-    /// Whether the first phase is over.
-    past_first: bool,
-    failure: &'h mut Failure,
+    stuck: &'h mut Option<String>,
 }
 
 struct Flying<'h> {
@@ -153,12 +148,12 @@ impl<const N: usize> Halo<N> {
     ///
     /// Refused, and nothing started, while the program writes what is to be sent.
     pub fn start(&mut self) -> Result<InFlight<'_>> {
-        self.failure.check()?;
+        refuse_if(&self.stuck)?;
         let (now, rest) = match self.phases.split_first_mut() {
             Some((first, rest)) => (Some(first.start()?), rest),
             None => (None, Default::default()),
         };
-        Ok(InFlight { now, rest, past_first: false, failure: &mut self.failure })
+        Ok(InFlight { now, rest, stuck: &mut self.stuck })
     }
 
     /// Collective: proves the exchange. Marks every point of all fields with what says where it belongs, exchanges, looks at every point,
@@ -254,8 +249,7 @@ impl<const N: usize> HaloBuilder<'_, N> {
         let phases =
             plan.phases.iter().map(|phase| self.commit_phase(phase, &landing, &outbox, at_start)).collect::<Result<_>>()?;
         let outline = explain::outline(&outline, self.comm.rank(), &plan);
-        let (fields, failure) = (self.fields, Failure::default());
-        Ok(Halo { phases, mode, exposed_at_start: at_start, outline, fields, failure })
+        Ok(Halo { phases, mode, exposed_at_start: at_start, outline, fields: self.fields, stuck: None })
     }
 
     fn check(&self) -> Result<Vec<FieldPlan<N>>> {
@@ -268,6 +262,9 @@ impl<const N: usize> HaloBuilder<'_, N> {
                 "fields 0 and {other} are spread over the ranks in different ways; make them of one decomposition, or use two exchanges"
             )));
         }
+        // A put of nothing, as whoever has nothing to send would not notice that a window is of another Comm.
+        let nothing = |window| self.comm.declare_write(window, 0, window, 0, 0, self.comm.rank()).map(drop);
+        self.fields.iter().try_for_each(|field| nothing(field.window()))?;
         let is_again = |at: &usize| self.fields[..*at].iter().any(|field| Rc::ptr_eq(field, &self.fields[*at]));
         if let Some(again) = (0..self.fields.len()).find(is_again) {
             return Err(invalid(format!("field {again} is there already; add each field once")));
@@ -377,9 +374,9 @@ impl<'h> Flying<'h> {
 impl<'h> InFlight<'h> {
     /// Looks once, and moves on what can be: whether a `wait` would return at once.
     pub fn test(&mut self) -> Result<bool> {
-        self.failure.check()?;
+        self.check()?;
         while let Some(flying) = &mut self.now {
-            if !flying.flight.test().inspect_err(|error| self.failure.0 = Some(error.full_text()))? {
+            if !flying.flight.test()? {
                 return Ok(false);
             }
             if self.rest.is_empty() {
@@ -392,11 +389,13 @@ impl<'h> InFlight<'h> {
 
     /// Waits until this rank's points have gone out and every ghost is filled. An error makes the exchange unusable.
     pub fn wait(mut self) -> Result<Arrived<'h>> {
-        self.failure.check()?;
+        self.check()?;
         while !self.rest.is_empty() {
             self.next()?;
         }
-        Ok(Arrived { last: self.now.take().map(Flying::wait).transpose()? })
+        let last = self.now.take().map(Flying::wait).transpose()?;
+        *self.stuck = None;
+        Ok(Arrived { last })
     }
 
     /// Waits for a phase and starts the one behind it. After an error there is nothing more to wait for.
@@ -405,27 +404,22 @@ impl<'h> InFlight<'h> {
         let over = now.map_or(Ok(()), |flying| flying.wait().map(drop));
         let Some((next, rest)) = rest.split_first_mut() else { return over };
         let started = over.and_then(|()| next.start());
-        self.failure.0 = started.as_ref().err().map(Error::full_text);
-        (self.now, self.rest, self.past_first) = (Some(started?), rest, true);
+        let left = |_: &_| "an epoch was left before it was complete; wait for every flight".into();
+        *self.stuck = Some(started.as_ref().map_or_else(Error::full_text, left));
+        (self.now, self.rest) = (Some(started?), rest);
         Ok(())
     }
-}
 
-impl Drop for InFlight<'_> {
-    fn drop(&mut self) {
-        if self.past_first && self.now.is_some() {
-            self.failure.0.get_or_insert_with(|| "it was dropped in flight; wait for every flight".into());
-        }
+    /// Nobody may take ghosts for filled because an error was overlooked.
+    fn check(&self) -> Result<()> {
+        if self.now.is_none() { refuse_if(self.stuck) } else { Ok(()) }
     }
 }
 
-impl Failure {
-    /// Nobody may take ghosts for filled because an error was overlooked, or wait for those who wait here.
-    fn check(&self) -> Result<()> {
-        match &self.0 {
-            None => Ok(()),
-            Some(reason) => Err(Error::Invalid { what: "exchange that failed", reason: reason.clone() }),
-        }
+fn refuse_if(stuck: &Option<String>) -> Result<()> {
+    match stuck {
+        None => Ok(()),
+        Some(reason) => Err(Error::Invalid { what: "exchange that failed", reason: reason.clone() }),
     }
 }
 

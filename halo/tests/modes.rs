@@ -283,7 +283,7 @@ fn a_proof_that_one_rank_cannot_do_is_an_error_on_every_rank_and_harms_nothing()
 }
 
 #[test]
-fn a_flight_dropped_between_phases_makes_the_exchange_unusable_at_once() {
+fn a_flight_left_between_phases_makes_the_exchange_unusable_at_once() {
     ranks(2, |comm| {
         let decomposition = Decomposition::with_grid([6, 8], [1, 2]).unwrap();
         let field = Field::<u32, 2>::new(&comm, &decomposition, Layout::ghosts(1)).unwrap();
@@ -293,8 +293,19 @@ fn a_flight_dropped_between_phases_makes_the_exchange_unusable_at_once() {
         while !flight.test().unwrap() {
             assert!(begin.elapsed() < DEADLINE, "never complete");
         }
-        drop(flight);
-        assert!(halo.start().unwrap_err().to_string().contains("dropped in flight"));
+        // Also of what is forgotten, nobody says that it is over.
+        std::mem::forget(flight);
+        assert!(halo.start().unwrap_err().to_string().contains("left before it was complete"));
+    });
+}
+
+#[test]
+fn fields_of_another_comm_are_refused_on_every_rank() {
+    ranks(2, |comm| {
+        let others = Comm::alone(Config::default()).unwrap();
+        let field = Field::<u32, 1>::new(&others, &Decomposition::new([6], 1).unwrap(), Layout::ghosts(1)).unwrap();
+        let refused = Halo::of(&comm).field(&field).commit().unwrap_err().to_string();
+        assert!(refused.contains("another Comm"), "{refused}");
     });
 }
 

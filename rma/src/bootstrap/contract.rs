@@ -176,6 +176,9 @@ pub(super) fn all_alike_names_the_first_difference_on_every_rank(make: Make) {
         for odd in [0, size / 2, size - 1] {
             each(make(size), |boot| {
                 all_alike(boot.as_ref(), "field", &wish("red", &[]), soon()).unwrap();
+                let call = if boot.rank() == Rank(odd) { "halo" } else { "field" };
+                let texts = |error: Error| error.to_string().contains("in halo") && error.to_string().contains("in field");
+                assert_eq!(all_alike(boot.as_ref(), call, &wish("red", &[]), soon()).is_err_and(texts), size > 1);
                 for other in [wish("blue", &["tall"]), wish("red", &["tall"]), wish("red", &["tall", "wide"])] {
                     let mine = if boot.rank() == Rank(odd) { other.clone() } else { wish("red", &[]) };
                     let met = all_alike(boot.as_ref(), "field", &mine, soon());

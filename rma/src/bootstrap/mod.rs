@@ -90,13 +90,17 @@ pub fn all_or_none<T>(boot: &dyn Bootstrap, call: &'static str, mine: Result<T>,
 /// Collective: an error on every rank unless all want the same of `call`. `mine` is what this rank wants, item by item, no item of two
 /// lines; the error names the first item in which another rank differs.
 pub fn all_alike(boot: &dyn Bootstrap, call: &str, mine: &[String], deadline: Deadline) -> Result<()> {
-    let ours: Vec<_> = mine.iter().map(String::as_str).collect();
-    for (peer, said) in (0..).map(Rank).zip(boot.allgather(mine.join("\n").as_bytes(), deadline)?) {
+    let wish = [&[call.to_owned()], mine].concat().join("\n");
+    let ours: Vec<_> = wish.lines().collect();
+    for (peer, said) in (0..).map(Rank).zip(boot.allgather(wish.as_bytes(), deadline)?) {
         let said = String::from_utf8_lossy(&said);
         let theirs: Vec<_> = said.lines().collect();
         let differs = (0..ours.len().max(theirs.len())).find(|&item| ours.get(item) != theirs.get(item));
         if let Some(item) = differs {
-            let say = |items: &[&str]| format!("{call} with {}", items.get(item).unwrap_or(&"nothing more"));
+            let say = |items: &[&str]| match (item, items.get(item).copied()) {
+                (0, other) => other.unwrap_or_default().to_owned(),
+                (_, wish) => format!("{call} with {}", wish.unwrap_or("nothing more")),
+            };
             return Err(Error::CollectiveMismatch { rank: boot.rank(), ours: say(&ours), peer, theirs: say(&theirs) });
         }
     }
