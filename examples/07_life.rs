@@ -28,10 +28,10 @@ struct Options {
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Write a picture of the board, before and after
-    #[arg(long, value_name = "FILE.png")]
+    #[arg(long, value_name = "FILE.png", value_parser = picture::file)]
     picture: Option<PathBuf>,
     /// Write initial.npy and final.npy, the whole board before and after
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", value_parser = npy::folder)]
     dump: Option<PathBuf>,
     /// Print what the exchange does
     #[arg(long)]

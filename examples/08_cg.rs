@@ -42,7 +42,7 @@ struct Options {
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Write source.npy and solution.npy: b and x on the whole lattice
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", value_parser = npy::folder)]
     dump: Option<PathBuf>,
     /// Print what the exchange does
     #[arg(long)]

@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 use rma::{Pod, bytemuck};
 use std::fs::File;
 use std::io::{BufWriter, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The type of an element, in NumPy's words.
 pub trait Element: Pod {
@@ -20,9 +20,14 @@ impl Element for u8 {
     const DESCRIPTION: &'static str = "|u1";
 }
 
-/// Writes `DIR/NAME.npy`; makes the folder if there is none.
+/// A folder, made if there is none: for options of the command line, so that nothing is computed that cannot be written.
+pub fn folder(path: &str) -> Result<PathBuf, String> {
+    std::fs::create_dir_all(path).map_err(|error| format!("cannot make the folder: {error}"))?;
+    Ok(path.into())
+}
+
+/// Writes `DIR/NAME.npy`.
 pub fn write<T: Element>(dir: &Path, name: &str, shape: &[usize], elements: &[T]) -> Result<()> {
-    std::fs::create_dir_all(dir).with_context(|| format!("cannot make the folder {}", dir.display()))?;
     let path = dir.join(format!("{name}.npy"));
     let file = File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
     let mut file = BufWriter::new(file);

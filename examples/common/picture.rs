@@ -4,7 +4,7 @@ use anyhow::{Context, Result, ensure};
 use ndarray::ArrayView2;
 use std::fs::File;
 use std::io::BufWriter;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// From cold to hot: dark blue, violet, orange, light yellow.
 const COLORS: [[f64; 3]; 5] = [[13., 8., 60.], [84., 15., 109.], [187., 55., 84.], [249., 142., 9.], [252., 255., 164.]];
@@ -12,6 +12,16 @@ const COLORS: [[f64; 3]; 5] = [[13., 8., 60.], [84., 15., 109.], [187., 55., 84.
 const LEAST_PIXELS: usize = 480;
 /// What lies white between two planes.
 const GAP_PIXELS: usize = 12;
+
+/// A file in a folder that is there: for options of the command line, so that nothing is computed that cannot be written.
+pub fn file(path: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(path);
+    let folder = path.parent().map(|folder| if folder.as_os_str().is_empty() { Path::new(".") } else { folder });
+    if path.is_dir() || !folder.is_some_and(Path::is_dir) {
+        return Err("this is no name of a file in a folder that is there".into());
+    }
+    Ok(path)
+}
 
 /// Writes a picture of planes beside each other, rows downwards, each cell as several pixels if there are few. Dark is the smallest number of
 /// all, light the largest.

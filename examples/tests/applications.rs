@@ -93,6 +93,9 @@ fn heat_names_what_it_cannot_do() {
     refused(HEAT, "--ranks 4 --grid 3,1,1", "is for 3 ranks, and there are 4");
     refused(HEAT, "--ranks 4 --cells 1,1,1", "leaves each a cell");
     refused(HEAT, "--backend nothing", "nothing");
+    // Before anything is computed: these steps would take hours.
+    refused(HEAT, "--steps 1000000000 --dump /dev/null/folder", "for '--dump <DIR>': cannot make the folder");
+    refused(HEAT, "--steps 1000000000 --picture /no/such/folder.png", "no name of a file in a folder that is there");
 }
 
 const LIFE: &str = env!("CARGO_BIN_EXE_life");
