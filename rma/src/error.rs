@@ -43,7 +43,9 @@ pub enum Error {
     },
 
     /// Ranks made different collective calls at the same time.
-    #[error("{peer} is in {theirs} while {rank} is in {ours}: every rank must make the same collective calls in the same order")]
+    #[error(
+        "{peer} is in {theirs} while {rank} is in {ours}: every rank must make the same collective calls, for the same, in the same order"
+    )]
     CollectiveMismatch {
         /// This rank.
         rank: Rank,
