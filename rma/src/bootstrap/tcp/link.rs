@@ -9,6 +9,8 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
+#[cfg(test)]
+use std::time::Duration;
 use std::time::Instant;
 
 /// The most bytes that are read from one connection before the others have their turn.
@@ -291,6 +293,12 @@ impl Pending {
 
     pub(super) fn since(&self) -> Instant {
         self.since
+    }
+
+    /// As if it had come so much earlier.
+    #[cfg(test)]
+    pub(super) fn age(&mut self, by: Duration) {
+        self.since -= by;
     }
 
     /// Reads the hello, and not a byte beyond it: those are for the link.

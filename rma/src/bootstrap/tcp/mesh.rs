@@ -19,7 +19,8 @@ use std::time::{Duration, Instant};
 
 /// The most connections that have not shown their token yet; more wait in the backlog of the listener.
 const MAX_PENDING: usize = 256;
-/// How long a connection may take to show its token.
+/// How long a connection may take to show its token once others wait for its place. Not before: a rank may have its turn on a crowded
+/// machine late, and takes whoever hangs up for gone.
 const HELLO_PATIENCE: Duration = Duration::from_secs(3);
 /// The most connections of one rank: each side may have dialed, and once more to watch, and then some.
 const MAX_LINKS_PER_RANK: usize = 6;
@@ -490,10 +491,11 @@ impl Mesh {
         self.serve(id);
     }
 
-    /// Ends the patience with connections that say nothing, and the doubt about ranks that nothing is heard of.
+    /// Ends the patience with connections that say nothing while others wait, and the doubt about ranks that nothing is heard of.
     fn expire(&mut self) {
+        let is_full = self.pending.len() >= MAX_PENDING;
         self.pending.retain(|pending| {
-            let kept = pending.since().elapsed() < HELLO_PATIENCE;
+            let kept = !is_full || pending.since().elapsed() < HELLO_PATIENCE;
             if !kept {
                 tracing::warn!(addr = %pending.addr(), "refused a connection that did not say who it is");
             }
@@ -512,4 +514,37 @@ impl Mesh {
 /// Compares in a time that does not tell how much of a guess was right.
 fn same_token(ours: &Token, theirs: &Token) -> bool {
     std::hint::black_box(ours.0.iter().zip(&theirs.0).fold(0, |differ, (a, b)| differ | (a ^ b))) == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{Ipv4Addr, TcpStream};
+
+    #[test]
+    fn who_is_late_to_say_its_name_is_hung_up_on_only_when_others_want_its_place() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let addr = listener.local_addr().unwrap();
+        let mut mesh = Mesh::new(Rank(0), 1, Token([0; 16]), Some(listener), Phase::Joined(vec![addr])).unwrap();
+        let mut connections = Vec::new();
+        let mut connect = |mesh: &mut Mesh, count: usize| {
+            for have in 0..count {
+                connections.push(TcpStream::connect(addr).unwrap());
+                // One at a time, as the listener's backlog is for one rank.
+                let before = mesh.pending.len();
+                let end = Deadline::after(Duration::from_secs(20));
+                while mesh.pending.len() == before {
+                    assert!(!end.is_over(), "{have} of {count} connections were accepted");
+                    mesh.pump(TICK).unwrap();
+                }
+            }
+        };
+        connect(&mut mesh, 3);
+        mesh.pending.iter_mut().for_each(|pending| pending.age(HELLO_PATIENCE));
+        mesh.pump(Duration::ZERO).unwrap();
+        assert_eq!(mesh.pending.len(), 3);
+        connect(&mut mesh, MAX_PENDING - 3);
+        // The last took the last place, so the three that are late have lost theirs.
+        assert_eq!(mesh.pending.len(), MAX_PENDING - 3);
+    }
 }
