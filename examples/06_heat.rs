@@ -19,7 +19,7 @@ struct Options {
     /// Cells in each dimension
     #[arg(long, default_value = "64,48,32", value_parser = extents::<usize, 3>)]
     cells: [usize; 3],
-    /// Ranks in each dimension; without it the grid that exchanges least
+    /// Ranks in each dimension, and so how many; without it the grid that exchanges least
     #[arg(long, value_parser = extents::<u32, 3>)]
     grid: Option<[u32; 3]>,
     /// Steps in time
@@ -41,7 +41,7 @@ struct Options {
 
 fn main() -> Result<()> {
     let options = Options::parse();
-    options.ranks.launch(|comm| heat(comm, &options))
+    options.ranks.of_grid(options.grid).launch(|comm| heat(comm, &options))
 }
 
 /// One step of the cells of `next`, from those of `u`, which reaches one cell further on every side.

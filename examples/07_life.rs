@@ -18,7 +18,7 @@ struct Options {
     /// Rows and columns of the board
     #[arg(long, default_value = "96,64", value_parser = extents::<usize, 2>)]
     cells: [usize; 2],
-    /// Ranks in each dimension; without it the grid that exchanges least
+    /// Ranks in each dimension, and so how many; without it the grid that exchanges least
     #[arg(long, value_parser = extents::<u32, 2>)]
     grid: Option<[u32; 2]>,
     /// Generations
@@ -40,7 +40,7 @@ struct Options {
 
 fn main() -> Result<()> {
     let options = Options::parse();
-    options.ranks.launch(|comm| life(comm, &options))
+    options.ranks.of_grid(options.grid).launch(|comm| life(comm, &options))
 }
 
 /// One generation of the cells of `next`, from those of `board`, which reaches one cell further on every side.

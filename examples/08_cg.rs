@@ -20,7 +20,7 @@ struct Options {
     /// Sites in each dimension, the last one densest in memory: t,z,y,x, or one number for all four
     #[arg(long, default_value = "8", value_parser = lattice)]
     lattice: [usize; 4],
-    /// Ranks in each dimension, t,z,y,x
+    /// Ranks in each dimension, t,z,y,x, and so how many
     #[arg(long, value_parser = extents::<u32, 4>)]
     grid: Option<[u32; 4]>,
     /// Ranks over the last two dimensions, x and y: NX times NY ranks. Without it or a grid the split that is closest to a square
@@ -92,7 +92,7 @@ fn main() -> Result<()> {
     if options.splits.is_empty() {
         return match options.split {
             Some(split) => ranks_of(&options, split)?.launch(|comm| report(comm, &options)),
-            None => options.ranks.launch(|comm| report(comm, &options)),
+            None => options.ranks.of_grid(options.grid).launch(|comm| report(comm, &options)),
         };
     }
     ensure!(
@@ -108,7 +108,7 @@ fn main() -> Result<()> {
 fn ranks_of(options: &Options, [nx, ny]: [u32; 2]) -> Result<Ranks> {
     let ranks = nx.checked_mul(ny).filter(|ranks| (1..=Ranks::MOST).contains(ranks));
     let ranks = ranks.with_context(|| format!("a split of {nx},{ny} is not for 1 to {} ranks; use other numbers", Ranks::MOST))?;
-    Ok(Ranks { ranks, ..options.ranks.clone() })
+    Ok(Ranks { ranks: Some(ranks), ..options.ranks.clone() })
 }
 
 /// The operator, and the field that it is applied to.

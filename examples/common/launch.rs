@@ -7,9 +7,9 @@ use std::str::FromStr;
 /// Which ranks, and over what. Under `rma run`, `mpirun` and the like the launcher says how many there are.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Ranks {
-    /// How many ranks, as threads of this process; a launcher's number stands above it
-    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=i64::from(Self::MOST)))]
-    pub ranks: u32,
+    /// How many ranks, as threads of this process; without it as RMA_RANKS says, else 4. Under `rma run` or mpirun as many as were started
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=i64::from(Self::MOST)))]
+    pub ranks: Option<u32>,
     /// The backend, one of those that this program was built with; without it as RMA_BACKEND says
     #[arg(long, value_name = "NAME")]
     pub backend: Option<String>,
@@ -19,13 +19,22 @@ impl Ranks {
     /// How many threads there may be.
     pub const MOST: u32 = 4096;
 
+    /// The same, with as many ranks as a grid has where the command line has no other number.
+    pub fn of_grid(&self, grid: Option<impl AsRef<[u32]>>) -> Self {
+        let product = grid.and_then(|grid| grid.as_ref().iter().try_fold(1u32, |all, &extent| all.checked_mul(extent)));
+        Self { ranks: self.ranks.or(product.filter(|ranks| (1..=Self::MOST).contains(ranks))), ..self.clone() }
+    }
+
     /// Runs `body` on every rank.
     pub fn launch(&self, body: impl Fn(&Comm) -> Result<()> + Sync) -> Result<()> {
         let (mut config, place) = environment()?;
         config.backend = self.backend.clone().or(config.backend);
         match place {
             Some(place) => body(&Comm::join(&place, config)?),
-            None => Comm::threads_with(self.ranks, config, |comm| body(&comm))?.into_iter().collect(),
+            None => {
+                let ranks = self.ranks.or(config.ranks).unwrap_or(4);
+                Comm::threads_with(ranks, config, |comm| body(&comm))?.into_iter().collect()
+            }
         }
     }
 }

@@ -13,12 +13,15 @@ const LEAST_PIXELS: usize = 480;
 /// What lies white between two planes.
 const GAP_PIXELS: usize = 12;
 
-/// A file in a folder that is there: for options of the command line, so that nothing is computed that cannot be written.
+/// A PNG file in a folder that is there: for options of the command line, so that nothing is computed that cannot be written.
 pub fn file(path: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(path);
     let folder = path.parent().map(|folder| if folder.as_os_str().is_empty() { Path::new(".") } else { folder });
     if path.is_dir() || !folder.is_some_and(Path::is_dir) {
         return Err("this is no name of a file in a folder that is there".into());
+    }
+    if !path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("png")) {
+        return Err("pictures are PNG files; let the name end in .png".into());
     }
     Ok(path)
 }

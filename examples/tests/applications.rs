@@ -96,6 +96,18 @@ fn heat_names_what_it_cannot_do() {
     // Before anything is computed: these steps would take hours.
     refused(HEAT, "--steps 1000000000 --dump /dev/null/folder", "for '--dump <DIR>': cannot make the folder");
     refused(HEAT, "--steps 1000000000 --picture /no/such/folder.png", "no name of a file in a folder that is there");
+    refused(HEAT, "--steps 1000000000 --picture heat.jpg", "let the name end in .png");
+}
+
+#[test]
+fn a_grid_says_how_many_ranks_there_are_and_else_the_variable() {
+    let few = "--cells 8,8,8 --steps 1";
+    assert!(succeed(HEAT, &format!("{few} --grid 2,1,3"), None).contains("a grid of [2, 1, 3] ranks"));
+    let ranks = |options: &[&str]| {
+        let output = Command::new(HEAT).args(few.split(' ')).args(options).env("RMA_RANKS", "3").output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert!(ranks(&[]).contains("a grid of [3, 1, 1] ranks") && ranks(&["--ranks", "2"]).contains("a grid of [2, 1, 1] ranks"));
 }
 
 const LIFE: &str = env!("CARGO_BIN_EXE_life");

@@ -37,9 +37,10 @@ impl<const N: usize> Decomposition<N> {
         let best = shapes(ranks).into_iter().filter(fits).min_by_key(|&grid| (exchanged_cells(cells, grid), Reverse(grid)));
         match best {
             Some(grid) => Self::with_grid(cells, grid),
-            None => Err(invalid(format!(
-                "no grid of {ranks} ranks leaves each a cell of {cells:?}; use fewer ranks, more cells, or a grid of your own (with_grid)"
-            ))),
+            None if ranks == 0 => Self::with_grid(cells, [0; N]),
+            None => {
+                Err(invalid(format!("no grid of {ranks} ranks leaves each a cell of {cells:?}; use fewer ranks or more cells")))
+            }
         }
     }
 
@@ -205,6 +206,7 @@ mod tests {
             assert!(Decomposition::new(cells, ranks).unwrap_err().to_string().contains(most), "{cells:?}");
         }
         assert_eq!(Decomposition::new([isize::MAX as usize, 1, 1], 7).unwrap().grid(), [7, 1, 1]);
+        assert!(text(Decomposition::new([4, 4], 0)).contains("[0, 0] is no grid of ranks; use one rank or more"));
         assert!(Decomposition::new([4], 0).unwrap_err().to_string().contains("no grid of ranks"));
         assert!(Decomposition::<0>::new([], 1).is_err());
     }

@@ -27,7 +27,8 @@ pub(crate) fn outline<const N: usize>(outline: &Outline<'_, N>, rank: Rank, plan
         }
         for wrap in &phase.wraps {
             let bytes = wrap.from.points() * outline.fields[wrap.field].element_bytes;
-            let _ = write!(text, "\nfield {}: {bytes} bytes to this rank itself, copied at the start", wrap.field);
+            let _ =
+                write!(text, "\nfield {} {:?}: {bytes} bytes to this rank itself, copied at the start", wrap.field, wrap.direction);
         }
     }
     text

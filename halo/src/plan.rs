@@ -73,6 +73,7 @@ pub(crate) struct Landing<const N: usize> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wrap<const N: usize> {
     pub(crate) field: usize,
+    pub(crate) direction: Direction<N>,
     pub(crate) from: Block<N>,
     pub(crate) to: Block<N>,
 }
@@ -133,7 +134,7 @@ impl<const N: usize> Outline<'_, N> {
             let mut phase = Phase { landings, origins: self.origins(step, rank), ..Phase::default() };
             for face in self.faces(step, rank) {
                 if face.neighbor == rank {
-                    phase.wraps.push(Wrap { field: face.field, from: face.source, to: face.ghost });
+                    phase.wraps.push(Wrap { field: face.field, direction: face.direction, from: face.source, to: face.ghost });
                     continue;
                 }
                 let back = face.direction.map(|step| -step);
