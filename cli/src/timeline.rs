@@ -5,6 +5,7 @@ use crate::results;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -12,10 +13,11 @@ const AFTER_HELP: &str = "\
 Signs: s a start, = on its way while the program did something else, w waited for, . none under way.
 
 Examples:
-  RMA_TRACE=/tmp/heat heat --ranks 2 --steps 20; rma timeline /tmp/heat.*.json
+  RMA_TRACE=/tmp/heat target/debug/heat --ranks 2 --steps 20; rma timeline /tmp/heat.*.json
   rma timeline --epochs 8 --width 150 /tmp/heat.0.json";
 
 /// Draw the traces that RMA_TRACE wrote: what was under way while a program computed, and what it waited for.
+/// Queues are numbered as they were committed; a gather makes one, too.
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct TimelineArgs {
@@ -49,16 +51,28 @@ impl Event {
 
 /// `rma timeline`.
 pub(crate) fn main(args: &TimelineArgs) -> Result<ExitCode> {
-    let mut events = Vec::new();
-    for file in &args.files {
-        events.extend(read(file)?);
+    let traces: Vec<_> = args.files.iter().map(|file| read(file)).collect::<Result<_>>()?;
+    let spans: Vec<_> = args.files.iter().zip(&traces).filter_map(|(file, events)| Some((file, span(events)?))).collect();
+    let earliest_end = spans.iter().min_by(|(_, one), (_, other)| one.end.total_cmp(&other.end));
+    let latest_begin = spans.iter().max_by(|(_, one), (_, other)| one.start.total_cmp(&other.start));
+    if let (Some((old, first)), Some((new, last))) = (earliest_end, latest_begin) {
+        let (old, new) = (old.display(), new.display());
+        ensure!(first.end >= last.start, "{old} ended before {new} began: they are of different runs; give the files of one");
     }
+    let events: Vec<_> = traces.into_iter().flatten().collect();
     results::write(format_args!("{}", draw(&events, args.epochs, args.width.into())?))?;
     Ok(ExitCode::SUCCESS)
 }
 
+/// From the first beginning to the last end; `None` of no events.
+fn span(events: &[Event]) -> Option<Range<f64>> {
+    let begin = events.iter().map(|event| event.at_us).reduce(f64::min)?;
+    Some(begin..events.iter().map(Event::until_us).fold(begin, f64::max))
+}
+
 fn read(path: &Path) -> Result<Vec<Event>> {
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    ensure!(text.starts_with('['), "{} is no trace that RMA_TRACE wrote", path.display());
     // The first line names the rank.
     let lines = text.lines().enumerate().skip(1).filter(|(_, line)| line.starts_with('{'));
     let event = |(number, line): (usize, &str)| {
@@ -99,9 +113,8 @@ fn draw(events: &[Event], epochs: u32, width: usize) -> Result<String> {
     }
     queues.retain(|_, events| events.iter().any(|event| event.name == "flight"));
     ensure!(!queues.is_empty(), "there is no epoch in these traces; run the program until it has waited for one");
-    let shown = || queues.values().flatten();
-    let begin = shown().map(|event| event.at_us).fold(f64::INFINITY, f64::min);
-    let end = shown().map(|event| event.until_us()).fold(begin, f64::max);
+    let shown: Vec<_> = queues.values().flatten().map(|event| (*event).clone()).collect();
+    let Range { start: begin, end } = span(&shown).unwrap_or_default();
     let column_us = ((end - begin) / width as f64).max(f64::MIN_POSITIVE);
     let mut text = format!("{:.1} us, a column is {column_us:.2} us\n", end - begin);
     for ((rank, queue), events) in &queues {

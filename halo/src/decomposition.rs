@@ -45,6 +45,8 @@ impl<const N: usize> Decomposition<N> {
     }
 
     /// Over the grid of ranks that is given.
+    ///
+    /// [`Error::Invalid`] when a rank would be left without a cell, the grid has no rank, or there are more cells than can be counted.
     pub fn with_grid(cells: [usize; N], grid: [u32; N]) -> Result<Self> {
         if !(1..=4).contains(&N) {
             return Err(invalid(format!("arrays have 1 to 4 dimensions, not {N}")));
@@ -62,7 +64,8 @@ impl<const N: usize> Decomposition<N> {
         }
     }
 
-    /// Which dimensions are closed: behind the last cell comes the first again.
+    /// Which dimensions are closed: behind the last cell comes the first again. In the others, ghosts behind an edge are the program's own:
+    /// no exchange writes them.
     pub fn periodic(self, periodic: [bool; N]) -> Self {
         Self { grid: self.grid.closed(&periodic), ..self }
     }

@@ -88,7 +88,8 @@ impl<T: Pod, const N: usize> Field<T, N> {
     }
 
     /// The owned points that need no ghost, by their place among the owned ones: what is computed while an exchange is in flight. The owned
-    /// points are just what is [`around`](Self::around) it. Empty where a block is too narrow.
+    /// points are just what is [`around`](Self::around) it: a stencil reads [`owned`](Self::owned) for it, whole. Empty where a block is too
+    /// narrow.
     pub fn interior(&self) -> Block<N> {
         self.parts.local.interior()
     }
@@ -106,12 +107,13 @@ impl<T: Pod, const N: usize> Field<T, N> {
         Block { start: block.start, len: std::array::from_fn(|d| block.len[d] + ghosts[d].0 + ghosts[d].1) }
     }
 
-    /// The owned points, to read: also while an exchange is in flight.
+    /// The owned points, to read: also while an exchange is in flight. [`Error::RangeBusy`] while a lease to write some of them is alive.
     pub fn owned(&self) -> Result<ReadArea<'_, T, N>> {
         self.parts.owned.read()
     }
 
-    /// The owned points, to read and write. Refused while an exchange that sends some of them is in flight.
+    /// The owned points, to read and write. [`Error::RangeBusy`] while an exchange that sends some of them is in flight, or another lease
+    /// on some of them is alive.
     pub fn owned_mut(&self) -> Result<WriteArea<'_, T, N>> {
         self.parts.owned.write()
     }
@@ -125,12 +127,13 @@ impl<T: Pod, const N: usize> Field<T, N> {
     /// All points, ghosts included, to read. Refused while neighbors may write some of them, which in a committed exchange is always but
     /// between its `wait` and the end of what that returns: use [`Arrived::padded`](crate::Arrived::padded) there.
     pub fn padded(&self) -> Result<ReadArea<'_, T, N>> {
-        self.parts.padded.read()
+        self.parts.padded.read().map_err(with_ghosts)
     }
-
-    /// The same to read and write, as for values behind the edges of open dimensions before the exchange is committed.
+    /// The same to read and write, as for values behind the edges of open dimensions before the exchange is committed: they are zero, no
+    /// exchange writes them, and later they are reached through [`Arrived::padded_mut`](crate::Arrived::padded_mut) or an
+    /// [`area`](Self::area) of theirs.
     pub fn padded_mut(&self) -> Result<WriteArea<'_, T, N>> {
-        self.parts.padded.write()
+        self.parts.padded.write().map_err(with_ghosts)
     }
 
     /// Any box of all points, ghosts included, counted from the first ghost: to be leased by itself, as ghosts behind an open edge.
@@ -148,7 +151,7 @@ impl<T: Pod, const N: usize> Field<T, N> {
         self.parts.area(&block)
     }
 
-    /// Sets every owned point, given its global place.
+    /// Sets every owned point, given its global place. Refused as [`owned_mut`](Self::owned_mut) is.
     pub fn fill_with(&self, mut value: impl FnMut([usize; N]) -> T) -> Result<()>
     where
         Dim<[usize; N]>: Dimension,
@@ -175,6 +178,19 @@ impl<T: Pod, const N: usize> Field<T, N> {
 impl<T: Pod, const N: usize> Parts<T, N> {
     pub(crate) fn area(&self, block: &Block<N>) -> Result<Area<T, N>> {
         area(&self.window, &self.local, block)
+    }
+}
+
+/// What else may help who wants all points.
+fn with_ghosts(error: Error) -> Error {
+    match error {
+        Error::RangeBusy { rank, window, bytes, access, reason } => {
+            let reason = format!(
+                "{reason}; ghosts that a committed halo fills are reached through what its `wait` returns (`Arrived::padded`)"
+            );
+            Error::RangeBusy { rank, window, bytes, access, reason }
+        }
+        other => other,
     }
 }
 

@@ -96,8 +96,8 @@ impl Offers {
         let found = self.0.iter().find(|offer| offer.name() == name).copied();
         found.map(Some).ok_or_else(|| {
             Error::Launch(format!(
-                "RMA_BACKEND={name}: this program has no such backend, but {}; build it with the one you want (rma-verbs for RDMA \
-                 devices) and have it call that crate's `offer()` first",
+                "RMA_BACKEND={name}: this program has no such backend, but {}; build it with the crate of the one you want (rma-verbs for \
+                 RDMA devices, rma-mpi, rma-peach2 for emulated boards) and have it call that crate's `offer()` first",
                 self.names().join(", ")
             ))
         })
