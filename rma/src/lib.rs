@@ -62,6 +62,8 @@ mod queue;
 pub mod shm;
 pub mod trace;
 mod virtual_time;
+#[allow(unsafe_code, reason = "copies by addresses")]
+mod ways;
 #[allow(unsafe_code, reason = "leases turn window memory into slices, and a start rests on what they guarantee")]
 mod window;
 

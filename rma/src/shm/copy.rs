@@ -8,6 +8,7 @@
 
 use crate::backend::Put;
 use crate::layout::Blocks;
+use crate::ways::{copy_blocks, copy_repeat, copy_wide, has_fast_strings, has_wide_registers};
 use std::ptr::NonNull;
 
 /// The least length for 64-byte registers: what the loop takes in one step.
@@ -86,31 +87,10 @@ impl Copy {
             How::Wide => unsafe { copy_wide(source, target, block_bytes) },
             // SAFETY: see above; `new` checked the processor.
             How::Repeat => unsafe { copy_repeat(source, target, block_bytes) },
-            // SAFETY: passed on.
-            How::Blocks => unsafe { self.run_blocks() },
-        }
-    }
-
-    /// # Safety
-    /// As for `run`.
-    #[inline(never)]
-    unsafe fn run_blocks(&self) {
-        let (mut source, mut target) = (self.source, self.target);
-        for block in 0..self.count {
-            if block > 0 {
-                // Inside both ranges, which `new` checked; wrapping only so that no unsafe is needed for arithmetic.
-                source = source.wrapping_add(self.source_stride);
-                target = target.wrapping_add(self.target_stride);
-            }
-            match self.block_bytes {
-                // Elements of columns: a length known to the compiler is one load and one store.
-                // SAFETY: as in `run`, for this block.
-                8 => unsafe { std::ptr::copy_nonoverlapping(source, target, 8) },
-                // SAFETY: as in `run`, for this block.
-                4 => unsafe { std::ptr::copy_nonoverlapping(source, target, 4) },
-                // SAFETY: as in `run`, for this block.
-                bytes => unsafe { std::ptr::copy_nonoverlapping(source, target, bytes) },
-            }
+            // SAFETY: see above, for every block.
+            How::Blocks => unsafe {
+                copy_blocks((source, self.source_stride), (target, self.target_stride), block_bytes, self.count);
+            },
         }
     }
 }
@@ -119,85 +99,6 @@ fn within(base: NonNull<u8>, len_bytes: usize, blocks: &Blocks) -> *mut u8 {
     assert!(blocks.span().end <= len_bytes as u128, "bug: a put outside its window reached the backend");
     base.as_ptr().wrapping_add(blocks.offset as usize)
 }
-
-#[cfg(all(target_arch = "x86_64", not(miri)))]
-mod x86_64 {
-    use std::arch::x86_64::{__m512i, _mm512_loadu_si512, _mm512_storeu_si512};
-
-    pub(super) fn has_wide_registers() -> bool {
-        std::arch::is_x86_feature_detected!("avx512f")
-    }
-
-    pub(super) fn has_fast_strings() -> bool {
-        std::arch::is_x86_feature_detected!("ermsb")
-    }
-
-    /// # Safety
-    /// The processor has AVX-512; there are at least 256 bytes, they may be accessed, and the blocks do not overlap.
-    #[target_feature(enable = "avx512f")]
-    pub(super) unsafe fn copy_wide(source: *const u8, target: *mut u8, bytes: usize) {
-        const STEP: usize = 4 * size_of::<__m512i>();
-        let step = |offset: usize| {
-            let (from, to) = (source.wrapping_add(offset).cast::<__m512i>(), target.wrapping_add(offset).cast::<__m512i>());
-            // SAFETY: the loop keeps the whole step inside the block.
-            let registers = [0, 1, 2, 3].map(|i| unsafe { _mm512_loadu_si512(from.wrapping_add(i)) });
-            for (i, register) in registers.into_iter().enumerate() {
-                // SAFETY: as for the loads.
-                unsafe { _mm512_storeu_si512(to.wrapping_add(i), register) };
-            }
-        };
-        let last = bytes - STEP;
-        let mut offset = 0;
-        while offset < last {
-            step(offset);
-            offset += STEP;
-        }
-        // The last step ends with the block, and so may copy some bytes a second time.
-        step(last);
-    }
-
-    /// # Safety
-    /// The bytes may be accessed, and the blocks do not overlap.
-    pub(super) unsafe fn copy_repeat(source: *const u8, target: *mut u8, bytes: usize) {
-        // The stores of a string instruction are not ordered among each other, but the store of the notification after it is
-        // ordered behind them all (Intel SDM, volume 3A, "Fast-String Operation and Out-of-Order Stores").
-        // SAFETY: the direction flag is clear by the calling convention; the registers and the memory are those named.
-        unsafe {
-            std::arch::asm!(
-                "rep movsb",
-                inout("rcx") bytes => _,
-                inout("rsi") source => _,
-                inout("rdi") target => _,
-                options(nostack, preserves_flags)
-            );
-        }
-    }
-}
-
-#[cfg(all(target_arch = "x86_64", not(miri)))]
-use x86_64::{copy_repeat, copy_wide, has_fast_strings, has_wide_registers};
-
-#[cfg(not(all(target_arch = "x86_64", not(miri))))]
-mod elsewhere {
-    pub(super) fn has_wide_registers() -> bool {
-        false
-    }
-
-    pub(super) fn has_fast_strings() -> bool {
-        false
-    }
-
-    /// # Safety
-    /// Never called.
-    pub(super) unsafe fn copy_wide(_: *const u8, _: *mut u8, _: usize) {
-        unreachable!("bug: a way to copy that this processor does not have");
-    }
-
-    pub(super) use copy_wide as copy_repeat;
-}
-
-#[cfg(not(all(target_arch = "x86_64", not(miri))))]
-use elsewhere::{copy_repeat, copy_wide, has_fast_strings, has_wide_registers};
 
 #[cfg(test)]
 mod tests {

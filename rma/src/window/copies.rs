@@ -2,6 +2,7 @@
 //! Owns the order in which elements are visited; that they are inside and leased is what areas are.
 
 use super::area::{ReadArea, WriteArea};
+use crate::ways::copy_blocks;
 use crate::{Error, Result};
 use bytemuck::Pod;
 use std::ptr::NonNull;
@@ -11,8 +12,8 @@ impl<T: Pod, const N: usize> WriteArea<'_, T, N> {
     /// array are.
     pub fn copy_from(&mut self, from: &ReadArea<'_, T, N>) -> Result<()> {
         let copy = Copying::between(from, self)?;
-        // SAFETY: the leases of both areas are held here, and the places are inside.
-        each_row(&copy.shape, |place| unsafe { copy.row(place) });
+        // SAFETY: the leases of both areas are held here.
+        unsafe { copy.run() };
         Ok(())
     }
 }
@@ -27,8 +28,16 @@ pub fn copy_in_turn<T: Pod, const N: usize>(
     if copy.shape != other.shape {
         return Err(different_shapes(&copy.shape, &other.shape));
     }
-    // SAFETY: the leases of all four areas are held here, and the places are inside.
-    each_row(&copy.shape, |place| unsafe { copy.row_in_turn(&other, place) });
+    let are_columns = copy.block == 1 && other.block == 1 && copy.row == other.row;
+    if are_columns {
+        // SAFETY: the leases of all four areas are held here.
+        unsafe { copy.run_in_turn(&other) };
+    } else {
+        // SAFETY: the leases of these two are held here.
+        unsafe { copy.run() };
+        // SAFETY: and those of the other two.
+        unsafe { other.run() };
+    }
     Ok(())
 }
 
@@ -36,27 +45,7 @@ fn different_shapes(one: &[usize], other: &[usize]) -> Error {
     Error::Invalid { what: "copy of areas", reason: format!("shapes {one:?} and {other:?} differ; take areas of one shape") }
 }
 
-/// Calls with the first place of every row, which goes along the innermost dimension with several elements.
-#[inline]
-fn each_row<const N: usize>(shape: &[usize; N], mut visit: impl FnMut(&[usize; N])) {
-    if shape.contains(&0) {
-        return;
-    }
-    let outer = row_dimension(shape).unwrap_or(0);
-    let mut place = [0; N];
-    loop {
-        visit(&place);
-        let Some(d) = (0..outer).rev().find(|&d| place[d] + 1 < shape[d]) else { return };
-        place[d] += 1;
-        place[d + 1..outer].fill(0);
-    }
-}
-
-fn row_dimension(shape: &[usize]) -> Option<usize> {
-    shape.iter().rposition(|&len| len > 1)
-}
-
-/// A copy from an area to one of the same shape, whose leases are held.
+/// A copy from an area to one of the same shape, whose leases are held: rows of blocks at equal distances, and where those rows begin.
 #[derive(Clone, Copy)]
 struct Copying<T, const N: usize> {
     shape: [usize; N],
@@ -64,8 +53,11 @@ struct Copying<T, const N: usize> {
     to: NonNull<T>,
     from_strides: [usize; N],
     to_strides: [usize; N],
-    /// The elements of a row, and how far apart they are on both sides.
-    len: usize,
+    /// The dimensions before this one are those of the rows.
+    row: usize,
+    /// How many elements a block has, how many blocks a row, and how many elements lie from one to the next on both sides.
+    block: usize,
+    count: usize,
     from_stride: usize,
     to_stride: usize,
 }
@@ -76,10 +68,31 @@ impl<T: Pod, const N: usize> Copying<T, N> {
         if from.shape != to.shape {
             return Err(different_shapes(&from.shape, &to.shape));
         }
-        let row = row_dimension(&to.shape);
-        let (len, from_stride, to_stride) = row.map_or((1, 1, 1), |d| (to.shape[d], from.strides[d], to.strides[d]));
         let (shape, from_strides, to_strides) = (to.shape, from.strides, to.strides);
-        Ok(Self { shape, from: from.first, to: to.first, from_strides, to_strides, len, from_stride, to_stride })
+        let several = |before: usize| shape[..before].iter().rposition(|&len| len > 1);
+        // A block is what lies in one piece on both sides, along the innermost dimension with several elements.
+        let last = several(N);
+        let dense = last.filter(|&d| (from_strides[d], to_strides[d]) == (1, 1));
+        let block = dense.map_or(1, |d| shape[d]);
+        let along = if dense.is_some() { last.and_then(several) } else { last };
+        let (count, from_stride, to_stride) = along.map_or((1, 0, 0), |d| (shape[d], from_strides[d], to_strides[d]));
+        let row = along.unwrap_or(0);
+        Ok(Self { shape, from: from.first, to: to.first, from_strides, to_strides, row, block, count, from_stride, to_stride })
+    }
+
+    /// Calls with the first place of every row.
+    #[inline]
+    fn each_row(&self, mut visit: impl FnMut(&[usize; N])) {
+        if self.shape.contains(&0) {
+            return;
+        }
+        let mut place = [0; N];
+        loop {
+            visit(&place);
+            let Some(d) = (0..self.row).rev().find(|&d| place[d] + 1 < self.shape[d]) else { return };
+            place[d] += 1;
+            place[d + 1..self.row].fill(0);
+        }
     }
 
     /// The places of an element. Inside the areas, whose offsets do not overflow; wrapping only so that no unsafe is needed for arithmetic.
@@ -90,38 +103,32 @@ impl<T: Pod, const N: usize> Copying<T, N> {
     }
 
     /// # Safety
-    /// The leases of both areas are held, and a row begins at this place of theirs. As one is to be written by nobody else, they do not
-    /// overlap.
-    #[inline]
-    unsafe fn row(&self, place: &[usize; N]) {
-        let (mut from, mut to) = self.at(place);
-        if (self.from_stride, self.to_stride) == (1, 1) {
-            // SAFETY: as promised; any bit pattern is a T.
-            unsafe { std::ptr::copy_nonoverlapping(from, to, self.len) };
-            return;
-        }
-        for _ in 0..self.len {
-            // SAFETY: as promised, for this element.
-            unsafe { std::ptr::copy_nonoverlapping(from, to, 1) };
-            // Behind the last element they point anywhere, and are not used.
-            (from, to) = (from.wrapping_add(self.from_stride), to.wrapping_add(self.to_stride));
-        }
+    /// The leases of both areas are held. As one is to be written by nobody else, they do not overlap.
+    unsafe fn run(&self) {
+        let bytes = |elements: usize| elements * size_of::<T>();
+        self.each_row(|place| {
+            let (from, to) = self.at(place);
+            let (from, to) = ((from.cast(), bytes(self.from_stride)), (to.cast(), bytes(self.to_stride)));
+            // SAFETY: as promised, and a row begins at this place; any bit pattern is a T.
+            unsafe { copy_blocks(from, to, bytes(self.block), self.count) };
+        });
+    }
+
+    /// Element by element in turn with a copy of rows alike.
+    ///
+    /// # Safety
+    /// As for `run`, of both copies; both have blocks of one element.
+    unsafe fn run_in_turn(&self, other: &Self) {
+        // SAFETY: as promised, and a row of both begins at this place.
+        self.each_row(|place| unsafe { self.row_in_turn(other, place) });
     }
 
     /// # Safety
-    /// As for `row`, of both copies.
+    /// As for `run_in_turn`; a row of both begins at this place.
     #[inline]
     unsafe fn row_in_turn(&self, other: &Self, place: &[usize; N]) {
-        let strides = |copy: &Self| (copy.from_stride, copy.to_stride);
-        if strides(self) == (1, 1) && strides(other) == (1, 1) {
-            // SAFETY: as promised.
-            unsafe { self.row(place) };
-            // SAFETY: as promised.
-            unsafe { other.row(place) };
-            return;
-        }
         let ((mut from, mut to), (mut other_from, mut other_to)) = (self.at(place), other.at(place));
-        for _ in 0..self.len {
+        for _ in 0..self.count {
             // Both are read before one is written: what is written lies in lines that have just been read, and is not waited for.
             // SAFETY: as promised, for this element; any bit pattern is a T.
             let element = unsafe { from.read() };
@@ -131,6 +138,7 @@ impl<T: Pod, const N: usize> Copying<T, N> {
             unsafe { to.write(element) };
             // SAFETY: as promised, for this element.
             unsafe { other_to.write(other_element) };
+            // Behind the last element they point anywhere, and are not used.
             (from, to) = (from.wrapping_add(self.from_stride), to.wrapping_add(self.to_stride));
             (other_from, other_to) = (other_from.wrapping_add(other.from_stride), other_to.wrapping_add(other.to_stride));
         }
