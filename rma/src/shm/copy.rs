@@ -87,11 +87,20 @@ impl Copy {
             How::Wide => unsafe { copy_wide(source, target, block_bytes) },
             // SAFETY: see above; `new` checked the processor.
             How::Repeat => unsafe { copy_repeat(source, target, block_bytes) },
-            // SAFETY: see above, for every block.
-            How::Blocks => unsafe {
-                copy_blocks((source, self.source_stride), (target, self.target_stride), block_bytes, self.count);
-            },
+            // SAFETY: passed on.
+            How::Blocks => unsafe { self.run_blocks() },
         }
+    }
+
+    /// Out of line, or what it needs would cost those who have one block.
+    ///
+    /// # Safety
+    /// As for `run`.
+    #[inline(never)]
+    unsafe fn run_blocks(&self) {
+        let (source, target) = ((self.source, self.source_stride), (self.target, self.target_stride));
+        // SAFETY: as in `run`, for every block.
+        unsafe { copy_blocks(source, target, self.block_bytes, self.count) };
     }
 }
 
