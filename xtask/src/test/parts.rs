@@ -161,7 +161,7 @@ fn examples(steps: &mut Steps) -> Result<Outcome> {
 
 /// In a target folder of its own: with the flag every dependency is built anew.
 fn loom(steps: &mut Steps) -> Result<Outcome> {
-    let spec = Spec::cargo("test -p rma --release --lib loom_");
+    let spec = Spec::cargo("test -p rma --profile quick --lib loom_");
     steps.test(&spec.env_append("RUSTFLAGS", "--cfg loom").env("CARGO_TARGET_DIR", "target/loom"))?;
     Ok(Outcome::Passed)
 }
