@@ -228,6 +228,7 @@ mod tests {
             assert_eq!(Grid::new(extents, periodic), None);
         }
     }
+
     #[test]
     fn shapes_are_all_products_and_each_once() {
         for ranks in 0..40 {

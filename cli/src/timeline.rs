@@ -52,7 +52,7 @@ impl Event {
 /// `rma timeline`.
 pub(crate) fn main(args: &TimelineArgs) -> Result<ExitCode> {
     let traces: Vec<_> = args.files.iter().map(|file| read(file)).collect::<Result<_>>()?;
-    let spans: Vec<_> = args.files.iter().zip(&traces).filter_map(|(file, events)| Some((file, span(events)?))).collect();
+    let spans: Vec<_> = args.files.iter().zip(&traces).filter_map(|(file, events)| Some((file, span(events.iter())?))).collect();
     let earliest_end = spans.iter().min_by(|(_, one), (_, other)| one.end.total_cmp(&other.end));
     let latest_begin = spans.iter().max_by(|(_, one), (_, other)| one.start.total_cmp(&other.start));
     if let (Some((old, first)), Some((new, last))) = (earliest_end, latest_begin) {
@@ -65,9 +65,9 @@ pub(crate) fn main(args: &TimelineArgs) -> Result<ExitCode> {
 }
 
 /// From the first beginning to the last end; `None` of no events.
-fn span(events: &[Event]) -> Option<Range<f64>> {
-    let begin = events.iter().map(|event| event.at_us).reduce(f64::min)?;
-    Some(begin..events.iter().map(Event::until_us).fold(begin, f64::max))
+fn span<'e>(events: impl Iterator<Item = &'e Event> + Clone) -> Option<Range<f64>> {
+    let begin = events.clone().map(|event| event.at_us).reduce(f64::min)?;
+    Some(begin..events.map(Event::until_us).fold(begin, f64::max))
 }
 
 fn read(path: &Path) -> Result<Vec<Event>> {
@@ -113,8 +113,7 @@ fn draw(events: &[Event], epochs: u32, width: usize) -> Result<String> {
     }
     queues.retain(|_, events| events.iter().any(|event| event.name == "flight"));
     ensure!(!queues.is_empty(), "there is no epoch in these traces; run the program until it has waited for one");
-    let shown: Vec<_> = queues.values().flatten().map(|event| (*event).clone()).collect();
-    let Range { start: begin, end } = span(&shown).unwrap_or_default();
+    let Range { start: begin, end } = span(queues.values().flatten().copied()).unwrap_or_default();
     let column_us = ((end - begin) / width as f64).max(f64::MIN_POSITIVE);
     let mut text = format!("{:.1} us, a column is {column_us:.2} us\n", end - begin);
     for ((rank, queue), events) in &queues {
