@@ -2,10 +2,9 @@
 //! Owns the reading of those files and the drawing; knows no backend.
 
 use crate::results;
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -32,6 +31,13 @@ pub(crate) struct TimelineArgs {
     width: u16,
 }
 
+/// What a file holds.
+struct Trace {
+    /// How many ranks the run had, if the file says so.
+    ranks: Option<u32>,
+    events: Vec<Event>,
+}
+
 /// An event of a trace, in microseconds.
 #[derive(Clone, Debug, PartialEq)]
 struct Event {
@@ -52,35 +58,30 @@ impl Event {
 /// `rma timeline`.
 pub(crate) fn main(args: &TimelineArgs) -> Result<ExitCode> {
     let traces: Vec<_> = args.files.iter().map(|file| read(file)).collect::<Result<_>>()?;
-    let spans: Vec<_> = args.files.iter().zip(&traces).filter_map(|(file, events)| Some((file, span(events.iter())?))).collect();
-    let earliest_end = spans.iter().min_by(|(_, one), (_, other)| one.end.total_cmp(&other.end));
-    let latest_begin = spans.iter().max_by(|(_, one), (_, other)| one.start.total_cmp(&other.start));
-    if let (Some((old, first)), Some((new, last))) = (earliest_end, latest_begin) {
-        let (old, new) = (old.display(), new.display());
-        ensure!(first.end >= last.start, "{old} ended before {new} began: they are of different runs; give the files of one");
+    let sizes: Vec<_> = args.files.iter().zip(&traces).filter_map(|(file, trace)| Some((file, trace.ranks?))).collect();
+    if let [(first, ranks), rest @ ..] = &sizes[..]
+        && let Some((other, others)) = rest.iter().find(|(_, others)| others != ranks)
+    {
+        let (first, other) = (first.display(), other.display());
+        bail!("{first} is of a run of {ranks} ranks and {other} of one of {others}; give the files of one run");
     }
-    let events: Vec<_> = traces.into_iter().flatten().collect();
+    let events: Vec<_> = traces.into_iter().flat_map(|trace| trace.events).collect();
     results::write(format_args!("{}", draw(&events, args.epochs, args.width.into())?))?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// From the first beginning to the last end; `None` of no events.
-fn span<'e>(events: impl Iterator<Item = &'e Event> + Clone) -> Option<Range<f64>> {
-    let begin = events.clone().map(|event| event.at_us).reduce(f64::min)?;
-    Some(begin..events.map(Event::until_us).fold(begin, f64::max))
-}
-
-fn read(path: &Path) -> Result<Vec<Event>> {
+fn read(path: &Path) -> Result<Trace> {
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     ensure!(text.starts_with('['), "{} is no trace that RMA_TRACE wrote", path.display());
-    // The first line names the rank.
+    // The first line names the rank, and how many there are.
+    let ranks = text.lines().next().and_then(|line| line.rsplit_once(" of ")?.1.split('"').next()?.parse().ok());
     let lines = text.lines().enumerate().skip(1).filter(|(_, line)| line.starts_with('{'));
     let event = |(number, line): (usize, &str)| {
         event(line).with_context(|| {
             format!("{}, line {}: this is no event of a trace; give files that RMA_TRACE wrote", path.display(), number + 1)
         })
     };
-    lines.map(event).collect()
+    Ok(Trace { ranks, events: lines.map(event).collect::<Result<_>>()? })
 }
 
 /// What stands behind a key, up to the next comma or brace.
@@ -113,7 +114,9 @@ fn draw(events: &[Event], epochs: u32, width: usize) -> Result<String> {
     }
     queues.retain(|_, events| events.iter().any(|event| event.name == "flight"));
     ensure!(!queues.is_empty(), "there is no epoch in these traces; run the program until it has waited for one");
-    let Range { start: begin, end } = span(queues.values().flatten().copied()).unwrap_or_default();
+    let shown = || queues.values().flatten();
+    let begin = shown().map(|event| event.at_us).fold(f64::INFINITY, f64::min);
+    let end = shown().map(|event| event.until_us()).fold(begin, f64::max);
     let column_us = ((end - begin) / width as f64).max(f64::MIN_POSITIVE);
     let mut text = format!("{:.1} us, a column is {column_us:.2} us\n", end - begin);
     for ((rank, queue), events) in &queues {

@@ -115,7 +115,7 @@ impl Comm {
         {
             return Err(Error::NoSuchRank { what: "victim in RMA_FAULTS", rank: victim, size });
         }
-        let backend = decorate(backend, rank, &config);
+        let backend = decorate(backend, rank, size, &config);
         let inner = CommInner {
             rank,
             size,
@@ -206,12 +206,12 @@ impl Comm {
 }
 
 /// The backend with what the options put around it.
-fn decorate(mut backend: Rc<dyn Backend>, rank: Rank, config: &Config) -> Rc<dyn Backend> {
+fn decorate(mut backend: Rc<dyn Backend>, rank: Rank, size: u32, config: &Config) -> Rc<dyn Backend> {
     if let Some(plan) = config.faults {
         backend = Rc::new(Faulty::new(backend, rank, plan));
     }
     if let Some(path) = &config.trace {
-        backend = Rc::new(Traced::to_file(backend, rank, path));
+        backend = Rc::new(Traced::to_file(backend, rank, size, path));
     }
     backend
 }

@@ -62,6 +62,8 @@ impl What {
 #[derive(Debug)]
 pub struct TraceLog {
     rank: Rank,
+    /// How many ranks there are, which tells the files of one run from those that an earlier one left.
+    size: u32,
     events: Mutex<VecDeque<Event>>,
 }
 
@@ -77,8 +79,8 @@ impl TraceLog {
     /// Writes the events in the format of Chrome's trace viewer, which Perfetto reads too.
     pub fn write_to(&self, path: &Path) -> std::io::Result<()> {
         let mut file = std::io::BufWriter::new(std::fs::File::create(path)?);
-        let rank = self.rank.0;
-        write!(file, "[{{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":{rank},\"args\":{{\"name\":\"rank {rank}\"}}}}")?;
+        let (rank, size) = (self.rank.0, self.size);
+        write!(file, "[{{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":{rank},\"args\":{{\"name\":\"rank {rank} of {size}\"}}}}")?;
         for Event { at_ns, took_ns, queue, epoch, what } in self.events() {
             let (at_us, took_us) = (at_ns as f64 / 1e3, took_ns as f64 / 1e3);
             write!(
@@ -120,20 +122,20 @@ impl std::fmt::Debug for Traced {
 }
 
 impl Traced {
-    /// Traces `inner` on this rank.
-    pub fn new(inner: Rc<dyn Backend>, rank: Rank) -> Self {
-        Self::with_file(inner, rank, None)
+    /// Traces `inner` on this rank of so many.
+    pub fn new(inner: Rc<dyn Backend>, rank: Rank, size: u32) -> Self {
+        Self::with_file(inner, rank, size, None)
     }
 
     /// The same, and writes `PATH.RANK.json` when the backend is dropped.
-    pub fn to_file(inner: Rc<dyn Backend>, rank: Rank, path: &Path) -> Self {
+    pub fn to_file(inner: Rc<dyn Backend>, rank: Rank, size: u32, path: &Path) -> Self {
         let mut name = path.as_os_str().to_owned();
         name.push(format!(".{}.json", rank.0));
-        Self::with_file(inner, rank, Some(name.into()))
+        Self::with_file(inner, rank, size, Some(name.into()))
     }
 
-    fn with_file(inner: Rc<dyn Backend>, rank: Rank, file: Option<PathBuf>) -> Self {
-        let log = TraceLog { rank, events: Mutex::new(VecDeque::with_capacity(CAPACITY)) };
+    fn with_file(inner: Rc<dyn Backend>, rank: Rank, size: u32, file: Option<PathBuf>) -> Self {
+        let log = TraceLog { rank, size, events: Mutex::new(VecDeque::with_capacity(CAPACITY)) };
         Self { inner, log: Arc::new(log), file }
     }
 
@@ -312,7 +314,10 @@ mod tests {
         ring(Config { trace: Some(folder.join("ring")), ..Config::default() }).unwrap();
         for rank in 0..3 {
             let text = std::fs::read_to_string(folder.join(format!("ring.{rank}.json"))).unwrap();
-            assert!(text.starts_with('[') && text.trim_end().ends_with(']'), "{text}");
+            assert!(
+                text.starts_with('[') && text.trim_end().ends_with(']') && text.contains(&format!("rank {rank} of 3")),
+                "{text}"
+            );
             for (event, times) in [("commit", 1), ("start", 4), ("flight", 4), ("wait", 4), ("grant", 5), ("close", 1)] {
                 assert_eq!(text.matches(&format!("\"name\":\"{event}\"")).count(), times, "{event} in {text}");
             }
