@@ -2,11 +2,9 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stderr, reason = "a command's errors are what it prints; its results go through `results`")]
 
-#[macro_use]
-mod results;
-
 mod bench;
 mod info;
+mod results;
 mod run;
 mod timeline;
 

@@ -2,6 +2,11 @@
 //! Owns the options, and that the same run happens on threads and on processes; what is timed is in `put`,
 //! `stream`, `halo`, `array`, `neighbor`, `page_tables` and, with options of its own, `peach2`.
 
+/// Prints a line of results. A command whose reader has gone ends well with it.
+macro_rules! say {
+    ($($line:tt)*) => { $crate::bench::say(format_args!($($line)*)) };
+}
+
 mod array;
 mod chain;
 mod halo;
@@ -13,12 +18,13 @@ mod put;
 mod report;
 mod stream;
 
-use crate::run;
+use crate::{results, run};
 use anyhow::{Context, Result, ensure};
 use clap::{Args, Subcommand, ValueEnum};
 use measure::Batch;
 use rma::{Comm, Config, provider};
 use rma_algorithms::{Cut, Stepping};
+use std::fmt::Arguments;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -323,6 +329,18 @@ fn bind(comm: &Comm) -> Result<()> {
     let core = cores[comm.rank().index()];
     set.set(core);
     rustix::thread::sched_setaffinity(None, &set).with_context(|| format!("binding {} to core {core}", comm.rank()))
+}
+
+/// Who read the results and has gone has seen enough, so the command ends well then. What cannot be written is no result.
+fn say(line: Arguments<'_>) {
+    match results::write(format_args!("{line}\n")) {
+        Ok(true) => {}
+        Ok(false) => std::process::exit(0),
+        Err(error) => {
+            eprintln!("rma bench: {error:#}");
+            std::process::exit(1);
+        }
+    }
 }
 
 /// A backend of this name, if this command has it.
